@@ -1,7 +1,7 @@
 """Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -31,36 +31,26 @@ def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:
     return [dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in checks.items()]
 
 
-def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[dg.AssetCheckResult]:
-    """Findings as Dagster shows them. asset: of a function that makes several assets, the one that they are about."""
-    severities = {"warn": dg.AssetCheckSeverity.WARN, "error": dg.AssetCheckSeverity.ERROR}
-    return [
-        dg.AssetCheckResult(
-            check_name=finding.name,
-            asset_key=asset,
-            passed=finding.passed,
-            severity=severities[finding.severity],
-            description=None if finding.passed else finding.hint,
-            metadata={
-                **{
-                    name: dg.MetadataValue.json(value) if isinstance(value, list) else value
-                    for name, value in finding.values.items()
-                },
-                **({} if finding.passed else {"hint": finding.hint}),
-            },
-        )
-        for finding in findings
-    ]
+def result(
+    name: str, passed: bool, hint: str, *, severity: str = "warn", asset: str | None = None, **values: Any
+) -> dg.AssetCheckResult:
+    """A check, with what it is about, and with the hint where it has not passed.
 
-
-def warning(name: str, *, passed: bool, hint: str, **values: object) -> dg.AssetCheckResult:
-    """A check that warns where it has not passed, with the hint and what it is about."""
+    severity: warn or error. asset: of a function that makes several assets, the one that it is about.
+    """
+    shown = {key: dg.MetadataValue.json(one) if isinstance(one, list | dict) else one for key, one in values.items()}
     return dg.AssetCheckResult(
         check_name=name,
+        asset_key=asset,
         passed=passed,
-        severity=dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity[severity.upper()],
         description=None if passed else hint,
-        metadata={}
-        if passed
-        else {"hint": hint, **{key: dg.MetadataValue.json({key: value}) for key, value in values.items()}},
+        metadata=shown if passed else shown | {"hint": hint},
     )
+
+
+def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[dg.AssetCheckResult]:
+    """Findings as Dagster shows them."""
+    return [
+        result(one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values) for one in findings
+    ]

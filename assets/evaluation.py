@@ -64,11 +64,5 @@ benchmark_scores = step_asset(
     group="evaluation",
     kinds={"pytorch", "mlflow"},
     owner=MODEL_TEAM,
-    columns={
-        "query_id": "string: of similarities-*.parquet, a row per pair that was scored",
-        "reference_id": "string",
-        "similarity": "float: in [-1, 1], higher is closer",
-    },
-    description="mAP and micro-AP of every task of every benchmark, of the trained model and of the untrained baseline, with plots.",
-    options=lambda context: {"run": training_key(context.run)},
+    arguments=lambda context: {"run": training_key(context.run)},
 )

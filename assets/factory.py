@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from assets import metadata
-from assets.partitions import GPU_POOL, SHARDS
-from assets.project import ProjectResource
+from assets.project import GPU_POOL, SHARDS, ProjectResource
 from hapvr.chain import CHAIN
 
 if TYPE_CHECKING:
@@ -35,22 +33,22 @@ def dependencies(name: str) -> list[dg.AssetDep]:
     ]
 
 
-def step_asset(
+def described(name: str) -> str:
+    """What a step does, as a sentence."""
+    return f"{CHAIN[name].does[0].upper()}{CHAIN[name].does[1:]}."
+
+
+def chain_asset(
     name: str,
-    show: Callable[[Made], dg.MaterializeResult],
     *,
     group: str,
     kinds: set[str],
     owner: str,
-    description: str,
-    columns: dict[str, str] | None = None,
     checks: Sequence[dg.AssetCheckSpec] = (),
-    options: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
-) -> dg.AssetsDefinition:
-    """The asset of a step. show: what a materialisation says of what was made; columns: of its table; options: of `Step.run`."""
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """`dg.asset` with what the chain says of a step."""
     step = CHAIN[name]
-
-    @dg.asset(
+    return dg.asset(
         name=name,
         group_name=group,
         kinds=kinds,
@@ -58,16 +56,29 @@ def step_asset(
         pool=GPU_POOL if step.gpu else None,
         partitions_def=SHARDS if step.per_shard else None,
         deps=dependencies(name),
-        metadata=metadata.columns(columns) if columns else None,
         check_specs=list(checks),
-        description=description,
+        description=described(name),
     )
+
+
+def step_asset(
+    name: str,
+    show: Callable[[Made], dg.MaterializeResult],
+    *,
+    arguments: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
+    **options: Any,
+) -> dg.AssetsDefinition:
+    """The asset of a step. show: what a materialisation says of what was made; arguments: of `Step.run`; options: as
+    `chain_asset` takes them."""
+    step = CHAIN[name]
+
+    @chain_asset(name, **options)
     def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
         from hapvr.progress import ProgressLines
 
         opened, key = project.open(), context.partition_key if step.per_shard else ""
         progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
-        result = step.run(opened, key, progress=progress, **options(context))
+        result = step.run(opened, key, progress=progress, **arguments(context))
         return show(Made(context, project, opened, key, result))
 
     return make

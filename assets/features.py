@@ -31,7 +31,6 @@ whitening = step_asset(
     group="features",
     kinds={"pytorch"},
     owner=DATA_TEAM,
-    description="PCA whitening of region vectors, fitted once on a sample of training frames; kept while its settings hold.",
 )
 
 
@@ -47,12 +46,5 @@ features = step_asset(
     group="features",
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: rows of a video are contiguous, in time order",
-        "frame_index": "int32: from 0",
-        "timestamp_s": "double: presentation time in the video",
-        "regions": "fixed_size_binary: [9, whitening.dims] float16, unit vectors; shape and dtype in the field's metadata",
-    },
     checks=checks.specs("features", checks.FEATURES),
-    description="Region features [T, 9, D] in half precision of every video of the shard, one row per frame.",
 )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
+    from hapvr.data.filesystem import DataRoot
     from hapvr.data.shard_build import StageResult
     from hapvr.steps.quality import Finding
 
@@ -21,24 +22,19 @@ PREVIEW_ROWS = 25
 MAX_TEXT = 300
 
 
-INDEX = {
-    "video_id": "string",
-    "status": "string: ok, unavailable, failed, too_large or not_video",
-    "reason": "string: short code of a failure, else empty",
-    "message": "string: the failure for people, else empty",
-    "num_rows": "int64: rows of this video in the data file",
-}
+def columns(root: "DataRoot", name: str) -> dict[str, dg.TableSchemaMetadataValue]:
+    """The column schema of a stored table."""
+    import pyarrow.parquet as pq
 
-
-def columns(named: dict[str, str]) -> dict[str, dg.TableSchemaMetadataValue]:
-    """An asset's column schema. named: per column "type" or "type: description"."""
-    schema = dg.TableSchema(
-        [
-            dg.TableColumn(name, type=text.partition(": ")[0], description=text.partition(": ")[2] or None)
-            for name, text in named.items()
-        ]
-    )
+    with root.open(name) as file:
+        schema = dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in pq.read_schema(file)])
     return {"dagster/column_schema": dg.MetadataValue.table_schema(schema)}
+
+
+def stored(root: "DataRoot", name: str) -> dict[str, Any]:
+    """Path, digest and column schema of a table that is one file."""
+    digest = root.sha256(name)
+    return {"path": dg.MetadataValue.path(f"{root.url}/{name}"), "digest": digest, **columns(root, name)}
 
 
 def table(frame: "pl.DataFrame", *, rows: int = PREVIEW_ROWS) -> dg.TableMetadataValue:
@@ -67,30 +63,6 @@ def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataVal
     return dg.MetadataValue.md("\n".join([picture or "", "", *names]) if names else picture)
 
 
-def stage(result: "StageResult") -> dict[str, Any]:
-    """Counts, path, digests and failures of a shard.
-
-    data_digest: of the rows; the lineage of a model names them by it. was_finished: nothing had to be made.
-    """
-    import polars as pl
-
-    shard = result.shard
-    failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
-    entries: dict[str, Any] = {
-        "dagster/row_count": result.num_rows,
-        "videos_ok": result.num_ok,
-        "videos_failed": result.num_failed,
-        "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
-        "digest": shard.digest(),
-        "was_finished": not result.done,
-    }
-    if data_digest := shard.data_digest():  # `videos` has an index alone
-        entries["data_digest"] = data_digest
-    if len(failed):
-        entries["failures"] = table(failed)
-    return entries
-
-
 def shard(
     result: "StageResult",
     findings: "Sequence[Finding]" = (),
@@ -98,14 +70,31 @@ def shard(
     asset: str | None = None,
     more: dict[str, Any] | None = None,
 ) -> dg.MaterializeResult:
-    """What a shard shows. Its data version is the digest of its index, so a run that left it alone changes nothing downstream.
+    """Counts, columns, digests and failures of a shard. Its data version is the digest of its index, so a run that left it
+    alone changes nothing downstream.
 
     findings: of its checks. asset: which one it is, in a function that makes several. more: entries of the step's own.
     """
+    import polars as pl
+
+    shard = result.shard
+    failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
+    data_digest = shard.data_digest()  # `videos` has an index alone
+    entries: dict[str, Any] = {
+        "dagster/row_count": result.num_rows,
+        "videos_ok": result.num_ok,
+        "videos_failed": result.num_failed,
+        "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
+        "digest": shard.digest(),
+        "was_finished": not result.done,
+        **({"data_digest": data_digest} if data_digest else {}),  # the lineage of a model names the rows by it
+        **columns(shard.root, shard.data_name if data_digest else shard.index_name),
+        **({"failures": table(failed)} if len(failed) else {}),
+    }
     return dg.MaterializeResult(
         asset_key=asset,
-        metadata=stage(result) | (more or {}),
-        data_version=dg.DataVersion(result.shard.digest()),
+        metadata=entries | (more or {}),
+        data_version=dg.DataVersion(shard.digest()),
         check_results=checks.results(findings, asset=asset),
     )
 

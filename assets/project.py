@@ -1,7 +1,6 @@
 """The resource through which every asset gets its configuration and data root."""
 
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +12,11 @@ from hapvr.registry.client import model_page, runs_page
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
+SHARDS = dg.DynamicPartitionsDefinition(name="shards")
+"""The one set of partitions: shards of videos."""
+GPU_POOL = "gpu"
+"""Runs with an asset of this pool follow each other: dagster.yaml gives the pool one run at a time."""
 PROCESS_TAG = "hapvr/process"
-# Seconds before the first retry of a run; it doubles with each retry.
-RETRY_WAIT_TAG = "hapvr/retry_wait_s"
 DATA_TEAM = "team:data"
 MODEL_TEAM = "team:models"
 
@@ -40,14 +41,9 @@ class ProjectResource(dg.ConfigurableResource):
     dagster_page: str = "http://127.0.0.1:3000"
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note on the run which process executes it, see `process_tag`. A retry waits if the tags of its job say so."""
-        run = context.run
-        if run is None or context.instance is None:
-            return
-        context.instance.add_run_tags(run.run_id, {PROCESS_TAG: process_tag(psutil.Process())})
-        number = int(run.tags.get("dagster/retry_number", "0"))
-        if number and RETRY_WAIT_TAG in run.tags:
-            time.sleep(float(run.tags[RETRY_WAIT_TAG]) * 2 ** (number - 1))
+        """Note on the run which process executes it, see `process_tag`."""
+        if context.run is not None and context.instance is not None:
+            context.instance.add_run_tags(context.run.run_id, {PROCESS_TAG: process_tag(psutil.Process())})
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""

@@ -94,11 +94,7 @@ registered_model = step_asset(
             NOT_WORSE: "No required metric is lower than the champion's.",
         },
     ),
-    description=(
-        "A version of the registered model; `models:/hapvr@champion` scores pairs of raw video files anywhere. "
-        "A new version is challenger; it becomes champion if it is better on the target and worse on no required metric."
-    ),
-    options=lambda context: {
+    arguments=lambda context: {
         "run": training_key(context.run),
         "tags": {"dagster.run_id": training_key(context.run)},
     },

@@ -25,18 +25,12 @@ frame_descriptors = step_asset(
     group="search",
     kinds={"pytorch", "parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: rows of a video are contiguous, in time order",
-        "frame_index": "int32: from 0",
-        "timestamp_s": "double: presentation time in the video",
-        "reason": "string: why the frame cannot be found, blank or frozen; else empty",
-        "vector": "fixed_size_binary: [whitening.dims] float16, a unit vector; shape and dtype in the field's metadata",
-    },
-    description="A vector per frame, from the regions that the champion weighs; another champion gets descriptors of its own.",
 )
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
+    from hapvr.search.index import MIN_RECALL
+
     update, project = made.result, made.project
     place = update.serving.place if update.serving is not None else "none"
     return dg.MaterializeResult(
@@ -57,16 +51,13 @@ def _show_index(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(update.status.digest),
         check_results=[
-            dg.AssetCheckResult(
-                check_name=RECALL,
-                passed=update.passed,
-                severity=dg.AssetCheckSeverity.ERROR,
-                description=None if update.passed else HINT,
-                metadata={
-                    "recall": update.recall,
-                    "wanted": project.config.search.index.min_recall,
-                    **({} if update.passed else {"hint": HINT}),
-                },
+            checks.result(
+                RECALL,
+                update.passed,
+                HINT,
+                severity="error",
+                recall=update.recall,
+                wanted=MIN_RECALL,
             )
         ],
     )
@@ -85,8 +76,4 @@ search_index = step_asset(
     kinds={"lance"},
     owner=DATA_TEAM,
     checks=checks.specs("search_index", INDEX_CHECKS),
-    description=(
-        "The index that searches use. Shards that are new or were made again are taken in; the index of a new champion answers "
-        "when it has passed its check, and until then the one before."
-    ),
 )

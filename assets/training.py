@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets import metadata
-from assets.factory import dependencies
-from assets.partitions import GPU_POOL
+from assets.factory import chain_asset
 from assets.project import MODEL_TEAM, ProjectResource
 
 if TYPE_CHECKING:
@@ -39,13 +38,11 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     return trained_run(project, training_key(run))
 
 
-@dg.asset(
-    group_name="training",
+@chain_asset(
+    "similarity_model",
+    group="training",
     kinds={"pytorch", "mlflow"},
-    pool=GPU_POOL,
-    owners=[MODEL_TEAM],
-    deps=dependencies("similarity_model"),
-    description="Attention and comparator trained on the cached views; a retried run resumes from its last checkpoint.",
+    owner=MODEL_TEAM,
 )
 def similarity_model(
     context: dg.AssetExecutionContext,
@@ -53,11 +50,11 @@ def similarity_model(
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:
-    from hapvr.steps.pending_training import pending_data
     from hapvr.steps.training import (
         current_run,
         fail_training,
         finish_training,
+        pending_data,
         prepare_training,
         training_command,
         training_environment,
@@ -96,8 +93,8 @@ def similarity_model(
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
     from hapvr.steps.training import training_result
-    from hapvr.train.plots import loss_figure, validation_figure
-    from hapvr.train.report import read_history
+    from hapvr.train.plots import history_figure
+    from hapvr.train.run_folder import read_history
 
     result, history = training_result(run), read_history(run.folder)
     return dg.MaterializeResult(
@@ -109,8 +106,8 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],
-            "loss_curves": metadata.figure(loss_figure(history)),
-            "validation_curve": metadata.figure(validation_figure(history)),
+            "loss_curves": metadata.figure(history_figure(history, "loss/", title="loss terms (unweighted)")),
+            "validation_curve": metadata.figure(history_figure(history, "validation/", title="validation")),
         },
         data_version=dg.DataVersion(result["weights_sha256"]),
     )

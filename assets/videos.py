@@ -4,16 +4,17 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.partitions import synchronize
-from assets.project import DATA_TEAM
+from assets.project import DATA_TEAM, SHARDS
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
     from hapvr.data.manifest import MANIFEST_STAGE, read_manifest
 
     result, root = made.result, made.project.root
-    synchronize(made.context.instance, list(result.shards))
-    manifest = read_manifest(root)
+    manifest, instance, name = read_manifest(root), made.context.instance, str(SHARDS.name)
+    for stale in set(instance.get_dynamic_partitions(name)) - set(result.shards):  # of another configuration
+        instance.delete_dynamic_partition(name, stale)
+    instance.add_dynamic_partitions(name, list(result.shards))
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(manifest),
@@ -36,14 +37,6 @@ video_manifest = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: `<source>/<path>`, unique",
-        "source": "string: name of the source in the configuration",
-        "split": "string: train, validation or test",
-        "shard": "string: the partition that holds the video",
-        "uri": "string: path, http(s) URL or youtube:<id>",
-    },
-    description="One row per video of all sources, assigned to shards of a fixed size; append-only. Registers the shards as partitions.",
 )
 
 
@@ -60,20 +53,8 @@ videos = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns=metadata.INDEX
-    | {
-        "path": "string: of the file, under the data root or where the source has it",
-        "num_bytes": "int64",
-        "sha256": "string: of the file's bytes",
-        "duration_s": "double: as the file states it",
-        "fps": "double: as the file states it",
-        "width_px": "int32",
-        "height_px": "int32",
-        "codec": "string",
-    },
     checks=checks.specs("videos", checks.VIDEOS),
-    description="The files of a shard, and per video its path, bytes, SHA-256, duration, fps, codec, status and reason.",
-    options=lambda _: {"retry_failed": True},
+    arguments=lambda _: {"retry_failed": True},
 )
 
 
@@ -84,8 +65,8 @@ def _show_frames(made: Made) -> dg.MaterializeResult:
 
     more = {}
     if made.result.num_ok:
-        with open_frames(made.project, made.key) as reader:
-            more["contact_sheet"] = metadata.image(contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS])
+        reader = open_frames(made.project, made.key)
+        more["contact_sheet"] = metadata.image(contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS])
     return metadata.shard(made.result, check_frames(made.project, made.key), more=more)
 
 
@@ -95,13 +76,6 @@ frames = step_asset(
     group="ingest",
     kinds={"parquet"},
     owner=DATA_TEAM,
-    columns={
-        "video_id": "string: rows of a video are contiguous, in time order",
-        "frame_index": "int32: from 0",
-        "timestamp_s": "double: presentation time in the video",
-        "jpeg": "binary: the frame, short side at sampling.short_side_px",
-    },
     checks=checks.specs("frames", checks.FRAMES),
-    description="Frames at the configured rate as JPEG with their timestamps; a video that cannot be decoded is a row with a reason.",
-    options=lambda _: {"retry_failed": True},
+    arguments=lambda _: {"retry_failed": True},
 )

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import dependencies
-from assets.partitions import GPU_POOL, SHARDS
-from assets.project import DATA_TEAM, ProjectResource
+from assets.factory import dependencies, described
+from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
 
 if TYPE_CHECKING:
     from hapvr.data.shard_build import StageResult
@@ -30,21 +29,7 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            metadata=metadata.columns(
-                {
-                    "video_id": "string: a row per view; the views of a video are contiguous",
-                    "view_index": "int32: from 0 within the video; weak views come first",
-                    "strength": "string: weak or strong",
-                    "operations": "string: JSON list of what was done to the clip",
-                    "donor_id": "string: the video that was put into the picture, else empty",
-                    "source_index": "list<int32>: the video's frame that each of the T frames shows",
-                    "regions": "fixed_size_binary: [T, 9, whitening.dims] float16, unit vectors",
-                }
-            ),
-            description=(
-                "Region features [T, 9, D] of weakly and strongly augmented clips of every training video, and what was "
-                "done to them. A shard that is not of the training split gets an empty record."
-            ),
+            description=described(VIEWS),
         ),
         dg.AssetSpec(
             LABELS,
@@ -52,18 +37,7 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            metadata=metadata.columns(
-                {
-                    "video_id": "string: a row per pair of views of the video",
-                    "query_view": "int32: view_index of the rows of the label matrix",
-                    "reference_view": "int32: view_index of its columns",
-                    "labels": "fixed_size_binary: [T, T] int8: 1 the same content, -1 other content, 0 not used",
-                }
-            ),
-            description=(
-                "The teacher's embeddings [T, D'] of the same views and ternary frame labels of all view pairs of a "
-                "video. A shard that is not of the training split gets an empty record."
-            ),
+            description=described(LABELS),
         ),
     ],
     check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],

@@ -3,9 +3,8 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import dependencies
-from assets.partitions import GPU_POOL, SHARDS
-from assets.project import DATA_TEAM, ProjectResource
+from assets.factory import Made, step_asset
+from assets.project import DATA_TEAM
 
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
 CHECKS = {
@@ -16,67 +15,35 @@ REPLACE = "The other queries were compared. Replace or remove these, and materia
 WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
 
 
-@dg.asset(
-    group_name="search",
-    kinds={"pytorch", "parquet"},
-    pool=GPU_POOL,
-    partitions_def=SHARDS,
-    deps=dependencies("watch_matches"),
-    owners=[DATA_TEAM],
-    check_specs=checks.specs("watch_matches", CHECKS),
-    metadata=metadata.columns(
-        {
-            "watch_list": "string: its name in the configuration",
-            "query": "string: a file, or a video of the collection",
-            "video_id": "string: of the shard",
-            "query_sha256": "string: of the query's file",
-            "video_sha256": "string: of the video's file",
-            "similarity": "double: of the network, in [-1, 1]",
-            "probability": "double: of a match",
-            "query_start_s": "double: begin of the surest common part; null if none could be aligned",
-            "query_end_s": "double: its end",
-            "video_start_s": "double: begin of the surest common part",
-            "video_end_s": "double: its end",
-            "query_covered": "double: part of the query that the video shows",
-            "video_covered": "double: part of the video that the query shows",
-            "since": "string: when the pair was found first, ISO 8601, UTC",
-        }
-    ),
-    description="The queries of all watch lists, compared with the shard; matches are posted to the webhook if there is one.",
-)
-def watch_matches(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def _show_matches(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.progress import ProgressLines
     from hapvr.steps.alerts import deliver_alerts
-    from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import make_watch_matches
 
-    opened = project.open()
-    progress = ProgressLines(context.log.info, "comparing queries")
-    made = make_watch_matches(opened, Searcher.open(opened), context.partition_key, progress=progress)
-    delivery = deliver_alerts(opened)
-    digest = opened.root.sha256(made.place)
+    matches, delivery = made.result, deliver_alerts(made.project)
+    stored = metadata.stored(made.project.root, matches.place)
+    table = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
-            "dagster/row_count": len(made.table),
-            "matches": metadata.table(
-                pl.DataFrame(made.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
-            ),
-            "new_alerts": made.announced,
-            "path": dg.MetadataValue.path(f"{opened.root.url}/{made.place}"),
-            "digest": digest,
-            "was_finished": not made.done,
+            "dagster/row_count": len(table),
+            "matches": metadata.table(table),
+            "new_alerts": matches.announced,
+            "was_finished": not matches.done,
+            **stored,
         },
-        data_version=dg.DataVersion(digest),
+        data_version=dg.DataVersion(stored["digest"]),
         check_results=[
-            checks.warning(USABLE, passed=not made.failed, hint=REPLACE, failed=made.failed),
-            checks.warning(
-                DELIVERED,
-                passed=not delivery.problem,
-                hint=WAIT,
-                problem=delivery.problem,
-                waiting=delivery.waiting,
-            ),
+            checks.result(USABLE, not matches.failed, REPLACE, failed=matches.failed),
+            checks.result(DELIVERED, not delivery.problem, WAIT, problem=delivery.problem, waiting=delivery.waiting),
         ],
     )
+
+
+watch_matches = step_asset(
+    "watch_matches",
+    _show_matches,
+    group="search",
+    kinds={"pytorch", "parquet"},
+    owner=DATA_TEAM,
+    checks=checks.specs("watch_matches", CHECKS),
+)

@@ -19,12 +19,12 @@ from torch import Tensor
 from bench.table import ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import embed_in_batches, region_embedder
-from hapvr.networks.settings import BackboneConfig, Precision, RandomWeights
+from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision, Weights
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.features import crops
-from hapvr.video.pool import encode_jpeg
+from hapvr.video.frames import encode_jpeg
 
 DIMS = 512
 ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
@@ -33,9 +33,7 @@ ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
 
 def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     """Frames per second of the whole way from JPEG rows to features, and of torch's network alone; and their ratio."""
-    config = BackboneConfig(
-        architecture=architecture, weights=RandomWeights(source="random"), precision=options.precision
-    )
+    config = BackboneConfig(architecture=architecture, weights=Weights(source="random"), precision=options.precision)
     backbone = load_backbone(config)
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
@@ -45,7 +43,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     embed = region_embedder(backbone, Whitening(torch.zeros(channels), projection, torch.ones(dims)), options.device)
     noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
     picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
-    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1), quality=95) for number in range(options.frames)]
+    jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1)) for number in range(options.frames)]
     frames = crops(jpegs, backbone.crop_px).repeat(options.videos, 1, 1, 1).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
 
@@ -54,16 +52,16 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
             yield str(number), crops(jpegs, backbone.crop_px)
 
     def whole() -> None:
-        for _, regions in embed_in_batches(clips(), embed, batch_frames=config.batch_frames):
+        for _, regions in embed_in_batches(clips(), embed):
             regions.numpy()
 
     @torch.inference_mode()
     def network() -> None:
-        for part in torch.split(pixels, config.batch_frames):
+        for part in torch.split(pixels, BATCH_FRAMES):
             run_network(backbone.network, part, options.precision)[0].flatten()[0].item()  # waits for the device
 
     network()
-    embed(frames[: config.batch_frames])
+    embed(frames[:BATCH_FRAMES])
     times = take_turns({"whole": whole, "network": network}, rounds=options.rounds)
     return {
         "architecture": architecture,

@@ -25,20 +25,16 @@ def measure(searcher: Searcher, *, num_queries: int, top: int) -> list[dict[str,
     options = SearchOptions(top=top, segments=False)
     searcher.search_id(ids[0], options)  # opens what is opened once
     seconds: dict[str, list[float]] = {"search": [], "every video": []}
-    stages: dict[str, list[float]] = {}
     recalls = []
     for query in ids[:: max(1, len(ids) // num_queries)][:num_queries]:
         start = time.perf_counter()
         answer = searcher.search_id(query, options)
         seconds["search"].append(time.perf_counter() - start)
-        for name, value in answer.timings_s.items():
-            stages.setdefault(name, []).append(value)
         start = time.perf_counter()
         similarity = {other: searcher.compare(query, other)[0].similarity for other in ids if other != query}
         seconds["every video"].append(time.perf_counter() - start)
         nearest = set(sorted(similarity, key=lambda other: -similarity[other])[:top])
         recalls.append(len(nearest & {match.reference for match in answer.matches}) / len(nearest))
-    parts = {f"{name}, ms": 1e3 * statistics.median(values) for name, values in stages.items()}
     return [
         {
             "way": name,
@@ -46,7 +42,7 @@ def measure(searcher: Searcher, *, num_queries: int, top: int) -> list[dict[str,
             "queries": len(found),
             "ms per query": 1e3 * statistics.median(found),
             "speedup": ratio(seconds["every video"], found),
-            **({f"R@{top}": statistics.fmean(recalls)} | parts if name == "search" else {}),
+            **({f"R@{top}": statistics.fmean(recalls)} if name == "search" else {}),
         }
         for name, found in seconds.items()
     ]

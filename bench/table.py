@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hapvr.markdown import markdown_table
+from hapvr.tables import markdown_table
 
 
 def take_turns(

@@ -161,7 +161,7 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
     from hapvr.steps.project import Project
     from hapvr.steps.training import training_shards
     from hapvr.train.loop import Trainer
-    from hapvr.train.report import History
+    from hapvr.train.run_folder import History
 
     results = {}
     for source, steps in (("cached_views", 30), ("online", 2)):
@@ -175,9 +175,10 @@ def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
                 project.config,
                 project.root,
                 training_shards(project),
+                data={},
                 folder=folder,
                 fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
-                open_logger=lambda first_step, folder=folder: History(folder, first_step=first_step),
+                open_loggers=lambda first_step, folder=folder: [History(folder, first_step=first_step)],
             ).fit()
     per_step = {source: result.seconds / result.steps for source, result in results.items()}
     return [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hapvr.config import Job
 from hapvr.data.manifest import read_manifest, shard_keys, training_shard_keys
@@ -21,16 +21,17 @@ from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from hapvr.steps.search_model import SearchModel
+    from hapvr.steps.searcher import Searcher
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One step of the chain.
 
-    name: of the asset, and of the folder below the data root unless `place` says otherwise. does: in half a sentence. job:
-    the Dagster job that makes it. inputs: steps that it is made from. make: `module:function`, called with the project, for
-    a step per shard the shard's key, and `progress`. per_shard: made shard by shard; training_only: other shards get an empty
-    record. gpu: computes on a GPU where there is one.
+    name: of the asset. does: in half a sentence. job: the Dagster job that makes it. inputs: steps that it is made from. make:
+    `module:function`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is called
+    with, the champion or a searcher by it.
+    per_shard: made shard by shard; training_only: other shards get an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Step:
     job: Job
     make: str
     inputs: tuple[str, ...] = ()
-    place: str = ""
+    takes: Literal["", "model", "searcher"] = ""
     per_shard: bool = False
     training_only: bool = False
     gpu: bool = False
@@ -46,8 +47,14 @@ class Step:
     def run(self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any) -> Any:
         """Make what this step lacks. key: of the shard; "" for a step without shards. Returns the result of its function."""
         module, _, function = self.make.partition(":")
-        arguments = (key,) if self.per_shard else ()
-        return getattr(import_module(module), function)(project, *arguments, progress=progress, **options)
+        if self.per_shard:
+            options["key"] = key
+        if self.takes:
+            from hapvr.steps.search_model import search_model
+            from hapvr.steps.searcher import Searcher
+
+            options[self.takes] = search_model(project) if self.takes == "model" else Searcher.open(project)
+        return getattr(import_module(module), function)(project, progress=progress, **options)
 
 
 _STEPS = (
@@ -55,8 +62,7 @@ _STEPS = (
         name="video_manifest",
         does="lists the videos of all sources in shards; it only grows",
         job="find_videos",
-        make="hapvr.steps.manifest:make_manifest",
-        place="manifest/<shard>/",
+        make="hapvr.steps.sources:make_manifest",
     ),
     Step(
         name="videos",
@@ -64,7 +70,6 @@ _STEPS = (
         job="ingest",
         make="hapvr.steps.videos:make_videos",
         inputs=("video_manifest",),
-        place="videos/<shard>/, downloads/",
         per_shard=True,
     ),
     Step(
@@ -79,7 +84,7 @@ _STEPS = (
         name="whitening",
         does="fits PCA whitening on regions of training frames, once",
         job="whiten",
-        make="hapvr.chain:fit_whitening",
+        make="hapvr.steps.whitening:make_whitening",
         inputs=("frames",),
         gpu=True,
     ),
@@ -108,7 +113,6 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),
-        place="teacher_embeddings/<shard>/, pseudo_labels/<shard>/",
         per_shard=True,
         training_only=True,
         gpu=True,
@@ -119,7 +123,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:train_model",
         inputs=("training_views", "pseudo_labels", "features"),
-        place="models/<run>/",
         gpu=True,
     ),
     Step(
@@ -128,7 +131,6 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:score_benchmarks",
         inputs=("similarity_model", "features"),
-        place="models/<run>/benchmarks/",
         gpu=True,
     ),
     Step(
@@ -137,15 +139,14 @@ _STEPS = (
         job="retrain",
         make="hapvr.chain:register_model",
         inputs=("similarity_model", "benchmark_scores"),
-        place="mlflow/, models/<run>/bundle/",
     ),
     Step(
         name="frame_descriptors",
         does="computes one vector per frame with the champion's network",
         job="describe",
-        make="hapvr.chain:describe_frames",
+        make="hapvr.steps.search_index:make_descriptors",
+        takes="model",
         inputs=("features", "registered_model"),
-        place="search/<network>/descriptors/<shard>/",
         per_shard=True,
         gpu=True,
     ),
@@ -153,15 +154,16 @@ _STEPS = (
         name="search_index",
         does="builds the index that searches use",
         job="index",
-        make="hapvr.chain:index_frames",
+        make="hapvr.steps.search_index:update_index",
+        takes="model",
         inputs=("frame_descriptors",),
-        place="search/<network>/index-<number>/, search/current.json",
     ),
     Step(
         name="duplicate_pairs",
         does="finds pairs of the shard's videos with all others that share footage",
         job="duplicates",
-        make="hapvr.chain:pair_duplicates",
+        make="hapvr.steps.duplicates:make_duplicate_pairs",
+        takes="searcher",
         inputs=("search_index",),
         per_shard=True,
         gpu=True,
@@ -171,15 +173,16 @@ _STEPS = (
         does="groups copies and says which to keep",
         job="group",
         make="hapvr.chain:group_duplicates",
+        takes="searcher",
         inputs=("duplicate_pairs",),
     ),
     Step(
         name="watch_matches",
         does="compares the queries of watch lists with the shard, and posts matches on request",
         job="watch",
-        make="hapvr.chain:match_watch_lists",
+        make="hapvr.steps.watch_lists:make_watch_matches",
+        takes="searcher",
         inputs=("search_index",),
-        place="watch_matches/<shard>/, watch/outbox.db",
         per_shard=True,
         gpu=True,
     ),
@@ -201,20 +204,17 @@ def shards_of(project: Project, step: Step) -> list[str]:
     return training_shard_keys(read_manifest(project.root)) if step.training_only else shard_keys(project.root)
 
 
-def fit_whitening(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.whitening import make_whitening
+def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
 
-    return make_whitening(project, training_shard_keys(read_manifest(project.root)), progress=progress)
-
-
-def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> Any:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key."""
+    Returns the trainer's result, and where it is.
+    """
     from hapvr.steps.training import finish_training, prepare_training, run_training
 
     training = prepare_training(project, run, tags={})
     run_training(project, training)
-    finish_training(project, training)
-    return training
+    result = finish_training(project, training)
+    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
 
 
 def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:
@@ -239,40 +239,10 @@ def register_model(
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 
-def describe_frames(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.descriptors import make_descriptors
-    from hapvr.steps.search_model import search_model
-
-    return make_descriptors(project, key, search_model(project), progress=progress)
-
-
-def index_frames(project: Project, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.search_index import update_index
-    from hapvr.steps.search_model import search_model
-
-    return update_index(project, search_model(project), progress=progress)
-
-
-def pair_duplicates(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.duplicates import make_duplicate_pairs
-    from hapvr.steps.searcher import Searcher
-
-    return make_duplicate_pairs(project, Searcher.open(project), key, progress=progress)
-
-
-def group_duplicates(project: Project, *, progress: Progress = no_progress) -> Any:
+def group_duplicates(project: Project, *, searcher: Searcher, progress: Progress = no_progress) -> Any:
     from hapvr.steps.duplicates import make_duplicate_groups
-    from hapvr.steps.searcher import Searcher
 
-    least = project.config.search.duplicates.min_probability
-    return make_duplicate_groups(project, Searcher.open(project), min_probability=least)
-
-
-def match_watch_lists(project: Project, key: str, *, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import make_watch_matches
-
-    return make_watch_matches(project, Searcher.open(project), key, progress=progress)
+    return make_duplicate_groups(project, searcher)
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:
@@ -326,40 +296,31 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
-    awaited, found = outdated(project), []
-    for step in _STEPS:
-        keys = shards_of(project, step)
-        if step.job in ("describe", "index", "duplicates", "group", "watch"):
-            used = step.name in awaited
-            missing = len(awaited.get(step.name, {}))
-            found.append(StepStatus(step.name, len(keys) - missing if used else 0, missing))
-        elif step.per_shard:
-            stored = {key: project.shard(step.name, key).finished_rows() for key in keys}
-            done = [rows for one in stored.values() if one is not None for rows in one[1]]
-            failed = sum(row["status"] != STATUS_OK for row in done)
-            missing = sum(one is None for one in stored.values())
-            found.append(StepStatus(step.name, len(keys) - missing, missing, failed))
-        else:
-            found.append(StepStatus(step.name, *_done_and_missing(project, step.name)))
-    return found
-
-
-def _done_and_missing(project: Project, name: str) -> tuple[int, int]:
-    """Of a step without shards, before the champion: how many things it has made and lacks."""
     from hapvr.steps.training import CURRENT_NAME, current_key
 
-    root, trained = project.root, project.root.exists(CURRENT_NAME)
-    if name == "video_manifest":
-        return len(shard_keys(root)), 0
-    if name == "benchmark_scores" and trained:
-        folder = f"models/{current_key(root)}/benchmarks"
-        names = project.config.evaluation.benchmarks
-        done = sum(root.exists(f"{folder}/{benchmark}/scores.json") for benchmark in names)
-        return done, len(names) - done
-    there = {
-        "whitening": root.exists("whitening/whitening.json"),
-        "similarity_model": trained,
-        "benchmark_scores": False,
-        "registered_model": _champion(project) is not None,
-    }[name]
-    return int(there), int(not there)
+    root, awaited, found = project.root, outdated(project), []
+    scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
+    of_single_steps = {
+        "video_manifest": [True] * len(shard_keys(root)),
+        "whitening": [root.exists("whitening/whitening.json")],
+        "similarity_model": [root.exists(CURRENT_NAME)],
+        "benchmark_scores": [
+            root.exists(f"{scores}/{name}/scores.json") for name in project.config.evaluation.benchmarks
+        ],
+        "registered_model": [_champion(project) is not None],
+    }
+    for step in _STEPS:
+        keys, failed = shards_of(project, step), 0
+        if step.name in of_single_steps:
+            done = sum(of_single_steps[step.name])
+            missing = len(of_single_steps[step.name]) - done
+        elif step.job in ("ingest", "extract"):
+            indexes = [project.shard(step.name, key).find() for key in keys]
+            missing = sum(index is None for index in indexes)
+            done = len(keys) - missing
+            failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+        else:
+            missing = len(awaited.get(step.name, {}))
+            done = len(keys) - missing if step.name in awaited else 0
+        found.append(StepStatus(step.name, done, missing, failed))
+    return found

@@ -15,9 +15,7 @@ import typer
 from hapvr import __version__
 from hapvr.commands import (
     benchmarks,
-    duplicates,
     evaluation,
-    features,
     index,
     models,
     pairs,
@@ -26,20 +24,18 @@ from hapvr.commands import (
     serving,
     stages,
     terminal,
-    verify,
-    watch,
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(benchmarks.app, name="benchmarks")
-app.add_typer(features.app, name="features")
+app.add_typer(stages.features, name="features")
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
 app.add_typer(pairs.app, name="pairs")
 app.command()(scoring.score)
 app.command()(search.search)
-app.command()(duplicates.duplicates)
-app.command()(watch.watch)
+app.command()(search.duplicates)
+app.command()(search.watch)
 app.command()(serving.serve)
 app.command()(evaluation.evaluate)
 app.command()(stages.run)
@@ -48,7 +44,7 @@ app.command()(stages.download)
 app.command()(stages.sample)
 app.command()(stages.extract)
 app.command()(stages.train)
-app.command()(verify.verify)
+app.command()(stages.verify)
 
 
 def _version(wanted: bool) -> None:

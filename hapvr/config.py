@@ -19,7 +19,6 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.scorer.settings import ServingConfig
 from hapvr.search.settings import SearchSettings
-from hapvr.serving.settings import ServiceSettings
 from hapvr.settings import Rate, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
@@ -36,9 +35,7 @@ class OptimizerConfig(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 4e-5
     weight_decay: Annotated[float, Field(ge=0)] = 1e-2
     warmup_steps: Annotated[int, Field(ge=0)] = 1000
-    warmup_start_rate: Rate = Field(default=0.01, description="first learning rate as a part of `learning_rate`")
     floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
-    gradient_clip_norm: Annotated[float, Field(gt=0)] | None = None
 
 
 class LabelledPairsConfig(Settings):
@@ -58,7 +55,7 @@ class LabelledPairsConfig(Settings):
 
 SECTION_FAMILIES = {"objective": "similarity", "contrast": "tca"}
 """The sections of `train` that only one family reads."""
-EXECUTION_KEYS = frozenset({"data_workers", "log_every_steps", "checkpoint_every_steps"})
+EXECUTION_KEYS = frozenset({"data_workers"})
 """Keys of `train` that say how the work is done and do not determine the weights."""
 
 
@@ -81,16 +78,14 @@ class TrainConfig(Settings):
         "`labelled_pairs`: clips of the features of videos that `labelled_pairs` says show the same",
     )
     labelled_pairs: LabelledPairsConfig | None = None
-    weak_views: Annotated[int, Field(ge=1)] = Field(default=1, description="weak views of each video in a batch")
-    strong_views: Annotated[int, Field(ge=1)] = Field(default=1, description="strong views of each video in a batch")
     repeat_short_clips: bool = Field(
         default=True,
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
         "with the video, and the rest is masked",
     )
-    log_every_steps: Annotated[int, Field(ge=1)] = 20
-    validate_every_steps: Annotated[int, Field(ge=1)] = 1000
-    checkpoint_every_steps: Annotated[int, Field(ge=1)] = 500
+    validate_every_steps: Annotated[int, Field(ge=1)] = Field(
+        default=1000, description="between two validations, each with a checkpoint"
+    )
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     contrast: ContrastSettings = ContrastSettings()
@@ -123,8 +118,9 @@ class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server."""
 
     uri: str | None = None
-    experiment: str = "hapvr"
-    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "hapvr"
+    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = Field(
+        default="hapvr", description="also the name of the experiment that has the runs"
+    )
     onnx: bool = Field(
         default=True,
         description="also write registered models as ONNX files, which installations without torch score with",
@@ -142,8 +138,6 @@ class GateConfig(Settings):
         default=0.95, description="share of resamples that makes a difference count as real"
     )
     max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
-    bootstrap_samples: Annotated[int, Field(ge=100, le=100_000)] = 2000
-    seed: int = 0
 
 
 class EvaluationConfig(Settings):
@@ -164,18 +158,6 @@ class EvaluationConfig(Settings):
     )
 
 
-class QualityConfig(Settings):
-    """Limits of the asset checks. A rate is a part of a shard's videos."""
-
-    max_unavailable_rate: Rate = 0.5
-    max_failed_rate: Rate = Field(default=0.2, description="could be had, but could not be decoded")
-    max_duplicate_rate: Rate = Field(default=0.1, description="bytes equal to another video's")
-    max_frame_rate_error: Rate = Field(
-        default=0.1, description="how far frames per second of video may be off `sampling.fps`"
-    )
-    max_norm_error: Rate = Field(default=0.01, description="how far the norm of a region vector may be off 1")
-
-
 Job = Literal[
     "find_videos",
     "ingest",
@@ -191,33 +173,19 @@ Job = Literal[
 
 
 class WatchList(Settings):
-    """Queries that every shard is compared with: files, or the videos of a group of copies."""
+    """Queries that every shard is compared with."""
 
     name: SourceName
-    path: str | None = Field(
-        default=None, description="a folder of videos and pictures, or a text file with a path in each line"
-    )
-    group: str | None = Field(default=None, description="name of a group that `hapvr duplicates` lists")
+    path: str = Field(description="a folder of videos and pictures, or a text file with a path in each line")
     min_probability: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.9, description="of a match; what people marked as one counts in any case"
     )
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> WatchList:
-        if (self.path is None) == (self.group is None):
-            raise ValueError(f"watch list {self.name}: wanted either `path` or `group`")
-        return self
 
 
 class WebhookConfig(Settings):
     """Where matches of watch lists are posted, as JSON. No redirect is followed, and no proxy is used."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
-    timeout_s: Annotated[float, Field(gt=0, le=60)] = 10.0
-    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
-        default=30.0, description="before the second attempt; it doubles with each, without end"
-    )
-    max_wait_s: Annotated[float, Field(ge=0)] = Field(default=3600.0, description="longest wait between two attempts")
 
 
 class WatchConfig(Settings):
@@ -242,12 +210,6 @@ class AutomationConfig(Settings):
     duplicates: bool = Field(
         default=False,
         description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
-    )
-    max_retries: Annotated[int, Field(ge=0, le=10)] = Field(
-        default=2, description="of a failed run, from where it failed"
-    )
-    retry_wait_s: Annotated[float, Field(ge=0)] = Field(
-        default=60.0, description="before the first retry of `retrain`; it doubles with each"
     )
     run_resources: dict[Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]] = Field(
         default={},
@@ -274,11 +236,9 @@ class Config(Settings):
     train: TrainConfig = TrainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
-    quality: QualityConfig = QualityConfig()
     automation: AutomationConfig = AutomationConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
-    service: ServiceSettings = ServiceSettings()
     watch: WatchConfig = WatchConfig()
     _variables: dict[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)
 
@@ -312,14 +272,6 @@ class Config(Settings):
         lists = [one.name for one in self.watch.lists]
         if len(set(lists)) < len(lists):
             raise ValueError(f"watch.lists: names must differ, found {', '.join(lists)}")
-        for name in ("weak", "strong"):
-            wanted, stored = getattr(self.train, f"{name}_views"), getattr(self.views, f"num_{name}")
-            if self.train.source == "cached_views" and wanted > stored // self.views.num_windows:
-                raise ValueError(
-                    f"train.{name}_views {wanted} is more than the cached views of one window: views.num_{name} {stored} "
-                    f"in {self.views.num_windows} windows; raise views.num_{name}, lower views.windows, or set "
-                    f"train.source to online"
-                )
         network = self.train.network
         if isinstance(network, VvsSettings):
             if network.distractor_discrimination and not self.features.pooled:

@@ -1,17 +1,11 @@
-"""The reference of the configuration, written from the models themselves: python -m hapvr.config_reference > docs/configuration.md"""
+"""The reference of the configuration, written from its JSON schema: python -m hapvr.config_reference > docs/configuration.md"""
 
 from __future__ import annotations
 
+import json
 import sys
-import types
-from collections.abc import Iterator
-from enum import Enum
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from hapvr.config import Config
 
@@ -24,97 +18,93 @@ several, the last one over the first: `configs/backbones/` has files for this. `
 variable. What is not given has the default, which is the paper's where the paper gives one. An unknown key is an error. Units
 are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
 """
-LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< ", "pattern": "matching "}
+WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true` or `false`",
+    "null": "`null`",
+}
+Schema = Mapping[str, Any]
 
 
 def markdown() -> str:
     """A table per section, in the order of the models."""
+    schema = Config.model_json_schema()
     parts = [HEADER]
-    for path, model in _sections(Config, ""):
-        title = f"`{path}`" if path else "Top level"
-        parts.append(f"## {title}\n\n{_text(model.__doc__ or '')}\n")
+    for path, section in _sections(schema, schema["$defs"], ""):
+        parts.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{_text(section['description'])}\n")
         parts.append("| key | values | default | |\n| --- | --- | --- | --- |")
-        parts += [_row(name, field) for name, field in model.model_fields.items()]
+        parts += [_row(name, field, section.get("required", ())) for name, field in section["properties"].items()]
         parts.append("")
     return "\n".join(parts)
 
 
-def _sections(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield path, model
-    for name, field in model.model_fields.items():
-        section, condition, kind = path.partition("` with ")
-        inner = f"{section}.{name}{condition}{kind}" if path else name
-        models = list(_models(field.annotation))
-        for found in models:
-            first = next(iter(found.model_fields), "")
-            tag = get_args(found.model_fields[first].annotation) if len(models) > 1 else ()
-            yield from _sections(found, f"{inner}` with `{first}: {tag[0]}" if tag else inner)
+def _sections(section: Schema, defs: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    yield path, section
+    for name, field in section["properties"].items():
+        above, condition, kind = path.partition("` with ")
+        inner = f"{above}.{name}{condition}{kind}" if path else name
+        found = [defs[reference.removeprefix("#/$defs/")] for reference in _references(field)]
+        for one in found:
+            first, tag = next(iter(one["properties"].items()))
+            yield from _sections(one, defs, f"{inner}` with `{first}: {tag.get('const')}" if len(found) > 1 else inner)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
+def _references(field: Schema) -> Iterator[str]:
+    if "$ref" in field:
+        yield field["$ref"]
+    for inner in _inner(field):
+        yield from _references(inner)
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    if field.default is PydanticUndefined and field.default_factory is None:
-        default = "required"
-    elif isinstance(field.default, BaseModel):
+def _inner(field: Schema) -> list[Schema]:
+    """The schemas that a list, a tuple or one of several kinds consists of."""
+    return [
+        *field.get("anyOf", ()),
+        *field.get("oneOf", ()),
+        *field.get("prefixItems", ()),
+        *([field["items"]] if "items" in field else ()),
+    ]
+
+
+def _row(name: str, field: Schema, required: Collection[str]) -> str:
+    default = "required" if name in required else f"`{_value(field.get('default', {}))}`"
+    if isinstance(field.get("default"), dict) and any(_references(field)):
         default = "see below"
-    else:
-        default = f"`{_value(field.get_default(call_default_factory=True))}`"
-    limits = [*_limits(field.metadata), *_limits(get_args(field.annotation))]
-    values = ", ".join([_type(field.annotation), *dict.fromkeys(limits)])
-    return f"| `{name}` | {values} | {default} | {_text(field.description or '')} |"
+    values = ", ".join(dict.fromkeys([_type(field), *_limits(field)]))
+    return f"| `{name}` | {values} | {default} | {_text(field.get('description', ''))} |"
 
 
-def _limits(metadata: Any) -> Iterator[str]:
-    for constraint in metadata:
-        for attribute, sign in LIMITS.items():
-            value = getattr(constraint, attribute, None)
-            if value is not None:
-                yield f"{sign} {_value(value)}"
-        pattern = getattr(constraint, "pattern", None)
-        if pattern:
-            yield f"matching `{pattern}`"
-        yield from _limits(get_args(constraint))
+def _limits(field: Schema) -> Iterator[str]:
+    for name, sign in LIMITS.items():
+        if name in field:
+            yield sign + (f"`{field[name]}`" if name == "pattern" else _value(field[name]))
+    for inner in _inner(field):
+        yield from _limits(inner)
 
 
-def _type(annotation: Any) -> str:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _type(get_args(annotation)[0])
-    if origin is Literal:
-        return " or ".join(f"`{value}`" for value in get_args(annotation))
-    if origin in (Union, types.UnionType):
-        inner = get_args(annotation)
-        if all(isinstance(one, type) and issubclass(one, BaseModel) for one in inner):
-            return "section"
-        return " or ".join(dict.fromkeys(_type(one) for one in inner))
-    if origin is tuple:
-        items = [one for one in get_args(annotation) if one is not Ellipsis]
-        return ("list of " if Ellipsis in get_args(annotation) else f"{len(items)} of ") + _type(items[0])
-    if origin is dict:
+def _type(field: Schema) -> str:
+    choices = field.get("enum", [field["const"]] if "const" in field else [])
+    if choices:
+        return " or ".join(f"`{choice}`" for choice in choices)
+    if "$ref" in field or "oneOf" in field:
+        return "section"
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_type(one) for one in field["anyOf"]))
+    if field["type"] == "array":
+        many = field.get("prefixItems")
+        return f"{len(many)} of {_type(many[0])}" if many else f"list of {_type(field['items'])}"
+    if field["type"] == "object":
         return "mapping"
-    if annotation is type(None):
-        return "`null`"
-    if isinstance(annotation, type):
-        if issubclass(annotation, BaseModel):
-            return "section"
-        return {Path: "path", str: "text", int: "whole number", float: "number", bool: "`true` or `false`"}[annotation]
-    raise TypeError(f"config reference: no words for {annotation!r}; add them here")
+    return "path" if field.get("format") == "path" else WORDS[field["type"]]
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
+    if isinstance(value, list):
         return f"[{', '.join(_value(one) for one in value)}]"
-    return f"{value:g}" if isinstance(value, float) else str(value.value if isinstance(value, Enum) else value)
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def _text(text: str) -> str:

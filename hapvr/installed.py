@@ -11,9 +11,7 @@ SEARCH_HINT = "install what searches with `pip install 'hapvr[search]'`"
 SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
 
-SEARCH_VERBS = frozenset(
-    {"search", "duplicates", "serve", "index status", "index verify", "pairs mark", "pairs unmark", "pairs list"}
-)
+SEARCH_VERBS = frozenset({"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list"})
 """Verbs of `hapvr` that need it."""
 
 

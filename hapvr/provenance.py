@@ -6,8 +6,8 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -55,31 +55,16 @@ class Provenance:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Provenance) -> list[str]:
-        """Human-readable differences of what determines the content, `self` being what is wanted."""
-        found = []
-        for title, mine, theirs in (("settings", self.settings, other.settings), ("inputs", self.inputs, other.inputs)):
-            left, right = _flat(mine), _flat(theirs)
-            found += [
-                f"{title} {key}: wanted {left.get(key, '(none)')}, found {right.get(key, '(none)')}"
-                for key in sorted({*left, *right})
-                if left.get(key) != right.get(key)
-            ]
-        if self.stage != other.stage:
-            found.insert(0, f"step: wanted {self.stage}, found {other.stage}")
-        return found
+        """How the settings differ, `self` being what is wanted, for people."""
+        mine, theirs = _flat(self.settings), _flat(other.settings)
+        return [
+            f"settings {key}: wanted {mine.get(key, '(none)')}, found {theirs.get(key, '(none)')}"
+            for key in sorted({*mine, *theirs})
+            if mine.get(key) != theirs.get(key)
+        ]
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "stage": self.stage,
-                "settings": self.settings,
-                "inputs": self.inputs,
-                "environment": self.environment,
-                "fingerprint": self.fingerprint,
-            },
-            sort_keys=True,
-            default=str,
-        )
+        return json.dumps(asdict(self) | {"fingerprint": self.fingerprint}, sort_keys=True, default=str)
 
     @staticmethod
     def from_json(text: str) -> Provenance:
@@ -100,10 +85,12 @@ def environment() -> dict[str, str]:
 
 def git_revision(folder: Path | None = None) -> str:
     """The commit of the checkout at `folder` (default: of this package), with `+dirty` when files differ; `unknown` outside of one."""
+    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"]
     where = folder or Path(__file__).resolve().parent
     try:
-        revision = _git(where, "rev-parse", "HEAD")
-        return revision + ("+dirty" if _git(where, "status", "--porcelain", "--untracked-files=no") else "")
+        return subprocess.run(
+            describe, cwd=where, capture_output=True, text=True, check=True, timeout=20
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 
@@ -124,8 +111,8 @@ def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> st
     return digest.hexdigest()
 
 
-def safetensors_sha256(data: bytes, *, names: Container[str] | None = None) -> str:
-    """`tensors_sha256` of the content of a safetensors file, or of the tensors of these names in it, without torch.
+def safetensors_sha256(data: bytes) -> str:
+    """`tensors_sha256` of the content of a safetensors file, without torch.
 
     Raises SafetensorError for a damaged file.
     """
@@ -134,15 +121,7 @@ def safetensors_sha256(data: bytes, *, names: Container[str] | None = None) -> s
     return tensors_sha256(
         (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
         for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
-        if names is None or name in names
     )
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=20
-    )
-    return done.stdout.strip()
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

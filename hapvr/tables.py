@@ -22,6 +22,9 @@ from hapvr.files import require_regular
 if TYPE_CHECKING:
     import polars as pl
 
+
+from collections.abc import Sequence
+
 TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
 
@@ -35,8 +38,7 @@ _CHECKSUM_KEY = b"hapvr.checksum"
 
 def write_table(table: pa.Table, stream: Any) -> None:
     """Write a table with a CRC-32 of each page and one of its schema. stream: an open file."""
-    table = table.cast(pa.schema(map(_storable, table.schema), metadata=table.schema.metadata))
-    metadata = {**(table.schema.metadata or {}), _CHECKSUM_KEY: f"{_checksum(table.schema)} {len(table)}".encode()}
+    metadata = {**(table.schema.metadata or {}), _CHECKSUM_KEY: _checksum(table).encode()}
     pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd", write_page_checksum=True)
 
 
@@ -44,7 +46,9 @@ def read_table(file: Any) -> pa.Table:
     """The table in an open file. Raises one of TABLE_ERRORS where it is not what was written."""
     # Threads triple the time of small files.
     table = pq.ParquetFile(file, page_checksum_verification=True).read(use_threads=False)
-    _check(table.schema, num_rows=len(table))
+    recorded = (table.schema.metadata or {}).get(_CHECKSUM_KEY, b"").decode()
+    if recorded and recorded != _checksum(table):
+        raise ValueError("its checksum is another one")
     table.validate(full=True)
     # Metadata of single fields is of no use, and Polars panics where a name in it is not UTF-8.
     plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
@@ -55,8 +59,7 @@ def read_frame(path: Path) -> pl.DataFrame:
     """The table in a Parquet file of anybody. Raises one of TABLE_ERRORS."""
     import polars as pl
 
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    require_regular(path)
     with path.open("rb") as file:
         table = read_table(file)
     try:
@@ -96,13 +99,6 @@ def write_frame(frame: pl.DataFrame, path: Path) -> None:
         write_table(frame.to_arrow(), stream)
 
 
-def read_schema(file: Any) -> pa.Schema:
-    """The schema of the table in an open file, with its metadata. Raises as `read_table` does."""
-    schema = pq.read_schema(file)
-    _check(schema)
-    return schema
-
-
 def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
     """Raise ValueError unless a table has each of these columns once, of this type, and with a value wherever one is due."""
     for field in fields:
@@ -115,43 +111,29 @@ def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
             raise ValueError(f"its column {field.name} has rows without a value")
 
 
-def csv_text(table: pa.Table) -> str:
-    """A table as CSV with a line of names; what is missing is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.column_names)
-    for row in table.to_pylist():
-        writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
-    return text.getvalue()
-
-
 def export_table(table: pa.Table, path: Path, kind: str) -> None:
-    """Write a table for other programs. kind: .csv, .parquet, or .json for a list of objects. Raises OSError."""
+    """Write a table for other programs. kind: .csv with a line of names, .parquet, or .json for a list of objects. Raises OSError."""
     if kind == ".parquet":
         pq.write_table(table, path, compression="zstd")
     elif kind == ".csv":
-        path.write_text(csv_text(table), encoding="utf-8")
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(table.column_names)
+            for row in table.to_pylist():
+                writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
     else:
         path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
 
 
-def _storable(field: pa.Field) -> pa.Field:
-    """Parquet has no timestamps in seconds; written as such they come back as another type."""
-    kind = field.type
-    return field.with_type(pa.timestamp("ms", kind.tz)) if pa.types.is_timestamp(kind) and kind.unit == "s" else field
+def _checksum(table: pa.Table) -> str:
+    """CRC-32 of names, types and metadata, in hexadecimal, and the number of rows."""
+    metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != _CHECKSUM_KEY}
+    fields = [(field.name, str(field.type), field.nullable) for field in table.schema]
+    return f"{zlib.crc32(repr((fields, sorted(metadata.items()))).encode()):08x} {len(table)}"
 
 
-def _check(schema: pa.Schema, *, num_rows: int | None = None) -> None:
-    recorded = (schema.metadata or {}).get(_CHECKSUM_KEY, b"").decode()
-    if not recorded:
-        return
-    checksum, _, rows = recorded.partition(" ")
-    if checksum != _checksum(schema) or (num_rows is not None and rows != str(num_rows)):
-        raise ValueError("its checksum is another one")
-
-
-def _checksum(schema: pa.Schema) -> str:
-    """CRC-32 of names, types and metadata, in hexadecimal."""
-    metadata = {key: value for key, value in (schema.metadata or {}).items() if key != _CHECKSUM_KEY}
-    fields = [(field.name, str(field.type), field.nullable) for field in schema]
-    return f"{zlib.crc32(repr((fields, sorted(metadata.items()))).encode()):08x}"
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table of these columns, as text without a last line end; bars within cells are escaped."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)

@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import torch
+from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, open_dagster_pipes
 from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
-from hapvr.registry.progress import progress_logger
+from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
-from hapvr.steps.validation import Validator
 from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
-from hapvr.train.report import History, Logger, Loggers
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, read_record
+from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
 STOPPED = 3
+REPORT_EVERY_S = 5.0
+
+
+class ProgressLog(Logger):
+    """A logger that prints metrics as lines, at most one every REPORT_EVERY_S seconds. It prints every validation."""
+
+    def __init__(self, steps: int, say: Callable[[str], object]) -> None:
+        self._steps = steps
+        self._last = 0.0
+        self._say = say
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        validation = {name: value for name, value in values.items() if name.startswith("validation/")}
+        now = time.monotonic()
+        if not validation and now - self._last < REPORT_EVERY_S and step + 1 < self._steps:
+            return
+        self._last = now
+        names = ("loss/total", "learning_rate", "clips_per_s", "wait_rate")
+        shown = validation or {name: values[name] for name in names if name in values}
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        self.message(f"step {step + 1}/{self._steps}: {listed}")
+
+    def message(self, text: str) -> None:
+        self._say(text)
+
+
+@contextmanager
+def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
+    """Lines for the orchestrator that started this (Dagster Pipes), or for the terminal; None but in the first rank, as only
+    that may talk through Pipes."""
+    if not is_main:
+        yield None
+    elif DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
+        with open_dagster_pipes() as pipes:
+            yield ProgressLog(steps, pipes.log.info)
+    else:
+        yield ProgressLog(steps, lambda text: sys.stderr.write(text + "\n"))
 
 
 def main() -> int:
@@ -33,6 +72,7 @@ def main() -> int:
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_record(folder)
+    networks = {name: f"{found['sha256']} {found.get('precision', '')}" for name, found in record["weights"].items()}
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -49,18 +89,19 @@ def main() -> int:
     with ExitStack() as stack:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 
-        def open_logger(first_step: int) -> Logger:
+        def open_loggers(first_step: int) -> list[Logger]:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
-            from hapvr.registry.runs import tracked_training
+            from hapvr.registry.runs import TrackedTraining
             from hapvr.steps.training import tracker_of
 
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = stack.enter_context(
-                tracked_training(lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message)
+            tracked = TrackedTraining(
+                lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message
             )
-            return Loggers([History(folder, first_step=first_step), tracked, progress])
+            stack.enter_context(closing(tracked))
+            return [History(folder, first_step=first_step), tracked, progress]
 
         try:
             with naming_full_disk(folder, hint="run again, and the training resumes from its last checkpoint"):
@@ -68,11 +109,12 @@ def main() -> int:
                     project.config,
                     project.root,
                     record["shards"],
+                    data=record["data_digests"] | networks,
                     labelled=read_labelled_pairs(folder) if settings.source == "labelled_pairs" else None,
                     folder=folder,
                     fabric=fabric,
                     validate=validate,
-                    open_logger=open_logger,
+                    open_loggers=open_loggers,
                 ).fit()
         except HapvrError as error:
             if progress is not None:

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
+from typing import Literal
 
 import pyarrow.fs as pafs
 
+from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.marks import MARKS
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import AVAILABILITY, check_availability, read_manifest_shard, shard_keys
+from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import CURRENT, current_index, model_place, read_blank
-from hapvr.search.current import FOLDER as SEARCH
+from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
+from hapvr.search.collection import FOLDER as SEARCH
+from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
@@ -35,7 +35,6 @@ from hapvr.search.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project
-from hapvr.steps.shard_check import FileCheck, check_shard
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import check_watch_matches
@@ -45,12 +44,26 @@ ASIDE = ".set_aside"
 
 
 @dataclass(frozen=True)
+class FileCheck:
+    """What was found of one thing that is stored.
+
+    kind: of `KINDS`; key: of the shard, the run or the like, "" where there is only one. message: the problem and what to do
+    about it; "" if there is none.
+    """
+
+    kind: str
+    key: str
+    state: Literal["ok", "damaged", "repaired"]
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class Kind:
-    """keys: of all there is; check: raises DataError for damage, or returns what it found, with counts; remake: None where
-    nothing can make it again, and `advice` says what to do."""
+    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can make it again, and `advice`
+    says what to do."""
 
     keys: Callable[[DataRoot], Sequence[str]]
-    check: Callable[[DataRoot, str], FileCheck | None]
+    check: Callable[[DataRoot, str], object]
     remake: Callable[[Project, str], object] | None = None
     advice: str = ""
 
@@ -76,14 +89,14 @@ def verify_root(
 def check(root: DataRoot, name: str, key: str) -> FileCheck:
     """Check one thing that is stored. name: of KINDS."""
     try:
-        found = KINDS[name].check(root, key) or FileCheck(name, key, "ok")
-        return replace(found, kind=name, key=key)
+        KINDS[name].check(root, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
-        return FileCheck(name, key, "damaged", message=str(error))
+        return FileCheck(name, key, "damaged", str(error))
+    return FileCheck(name, key, "ok")
 
 
 def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
-    """Make again what is damaged or unfinished, in the order of the chain; returns all checks, with what came of it."""
+    """Make again what is damaged, in the order of the chain; returns all checks, with what came of it."""
     _put_back(project.root)
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
@@ -139,15 +152,6 @@ def _put_back(root: DataRoot) -> None:
                 root.filesystem.move(info.path, root.path(name))
 
 
-def _remake_shard(name: str, project: Project, key: str) -> None:
-    """A shard of the manifest, by its step. Without its index nothing is taken over from the damaged data."""
-    if key not in shard_keys(project.root):
-        raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
-    step = "pseudo_labels" if name == "teacher_embeddings" else name
-    with _set_aside(project.root, Shard(project.root, name, key).index_name):
-        CHAIN[step].run(project, key)
-
-
 def _check_downloads(root: DataRoot, key: str) -> None:
     if damaged := damaged_files(root, key):
         others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
@@ -158,10 +162,9 @@ def _remake_downloads(project: Project, key: str) -> None:
     """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
     root, lost = project.root, []
     assert root.local is not None
-    availability = [f"{AVAILABILITY}/{one}.parquet" for one in _availability_keys(root) if one.endswith(f"/{key}")]
-    records = [Shard(root, "videos", key).index_name, *availability]
+    record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with _set_aside(root, path.relative_to(root.local).as_posix(), *records, confirm=path.exists):
+        with _set_aside(root, path.relative_to(root.local).as_posix(), record, confirm=path.exists):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
         if path in damaged_files(root, key):
@@ -190,18 +193,6 @@ def _check_corpus(root: DataRoot, name: str) -> None:
         load_definition(folder)
 
 
-def _check_manifest(root: DataRoot, key: str) -> FileCheck:
-    return FileCheck("video_manifest", key, "ok", len(read_manifest_shard(root, key)))
-
-
-def _availability_keys(root: DataRoot) -> list[str]:
-    return [
-        f"{source}/{file.removesuffix('.parquet')}"
-        for source in root.list_folders(AVAILABILITY)
-        for file in root.list_files(f"{AVAILABILITY}/{source}")
-    ]
-
-
 def _check_whitening(root: DataRoot, _: str) -> None:
     from hapvr.networks.whitening import load_whitening, whitening_provenance
 
@@ -213,8 +204,16 @@ def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
     from hapvr.steps.training import current_key
-    from hapvr.train.report import RESULT_NAME, TrainingResult
-    from hapvr.train.run_folder import CHECKPOINTS, NETWORK, RUN_NAME, list_checkpoints, read_checkpoint, read_record
+    from hapvr.train.run_folder import (
+        CHECKPOINTS,
+        NETWORK,
+        RESULT_NAME,
+        RUN_NAME,
+        TrainingResult,
+        list_checkpoints,
+        read_checkpoint,
+        read_record,
+    )
 
     if not key:
         current_key(root)
@@ -283,20 +282,15 @@ def _descriptor_shards(root: DataRoot) -> list[str]:
     return [
         f"{digest}/{key}"
         for digest in root.list_folders(SEARCH)
-        for key in root.list_folders(f"{model_place(digest)}/descriptors")
+        for key in root.list_folders(descriptor_shard(root, digest, "").stage)
     ]
-
-
-def _descriptor_shard(root: DataRoot, key: str) -> Shard:
-    digest, shard = key.split("/")
-    return Shard(root, f"{model_place(digest)}/descriptors", shard)
 
 
 def _remake_descriptors(project: Project, key: str) -> None:
     digest, shard = key.split("/")
     if current_index(project.root).digest != digest:
         raise DataError("it is of an earlier model, and is made again when that one answers again")
-    with _set_aside(project.root, _descriptor_shard(project.root, key).index_name):
+    with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
         CHAIN["frame_descriptors"].run(project, shard)
         CHAIN["search_index"].run(project)
 
@@ -311,7 +305,6 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 
 def _rebuild_index(project: Project, _: str) -> None:
-    from hapvr.search.current import serving_index
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 
@@ -319,76 +312,55 @@ def _rebuild_index(project: Project, _: str) -> None:
     update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 
 
-def _existing(place: str, root: DataRoot) -> list[str]:
-    return [""] if root.exists(place) else []
+def _one(place: str) -> Callable[[DataRoot], list[str]]:
+    return lambda root: [""] if root.exists(place) else []
 
 
-def _folders(name: str, root: DataRoot) -> list[str]:
-    return root.list_folders(name)
+def _folders(place: str) -> Callable[[DataRoot], list[str]]:
+    return lambda root: root.list_folders(place)
 
 
-def _run_step(name: str, project: Project, key: str) -> object:
-    step = CHAIN[name]
-    return step.run(project, key) if step.per_shard else step.run(project)
+def _shards(name: str) -> Kind:
+    def remake(project: Project, key: str) -> None:
+        if key not in shard_keys(project.root):
+            raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
+        # Without its index nothing is taken over from the damaged data.
+        with _set_aside(project.root, Shard(project.root, name, key).index_name):
+            CHAIN["pseudo_labels" if name == "teacher_embeddings" else name].run(project, key)
 
-
-def _shard_kind(name: str) -> Kind:
-    return Kind(
-        keys=partial(_folders, name),
-        check=lambda root, key: check_shard(Shard(root, name, key)),
-        remake=partial(_remake_shard, name),
-    )
-
-
-def _pairs_check(root: DataRoot, key: str) -> None:
-    read_pairs(root, f"duplicate_pairs/{key}/rows.parquet")
-
-
-def _remake_availability(project: Project, key: str) -> None:
-    CHAIN["videos"].run(project, Path(key).name)
-
-
-def _check_groups(root: DataRoot, _: str) -> None:
-    groups_fingerprint(root, GROUPS_PLACE)
-
-
-def _check_marks(root: DataRoot, _: str) -> None:
-    read_marks(root)
+    return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
 
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
-    "corpus": Kind(partial(_folders, CORPUS_FOLDER), _check_corpus, _regenerate),
+    "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
     "video_manifest": Kind(
-        shard_keys, _check_manifest, advice="Restore the manifest from a copy: it is the only record of its videos"
+        shard_keys, read_manifest_shard, advice="Restore the manifest from a copy: it is the only record of its videos"
     ),
-    "videos": _shard_kind("videos"),
-    "downloads": Kind(partial(_folders, "videos"), _check_downloads, _remake_downloads),
-    "availability": Kind(
-        _availability_keys, lambda root, key: check_availability(root, *key.split("/")), _remake_availability
-    ),
-    "frames": _shard_kind("frames"),
-    "whitening": Kind(
-        partial(_existing, "whitening/whitening.json"), _check_whitening, partial(_run_step, "whitening")
-    ),
-    "features": _shard_kind("features"),
-    "training_views": _shard_kind("training_views"),
-    "teacher_embeddings": _shard_kind("teacher_embeddings"),
-    "pseudo_labels": _shard_kind("pseudo_labels"),
+    "videos": _shards("videos"),
+    "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
+    "frames": _shards("frames"),
+    "whitening": Kind(_one("whitening/whitening.json"), _check_whitening, CHAIN["whitening"].run),
+    "features": _shards("features"),
+    "training_views": _shards("training_views"),
+    "teacher_embeddings": _shards("teacher_embeddings"),
+    "pseudo_labels": _shards("pseudo_labels"),
     "models": Kind(_trainings, _check_training, _set_checkpoints_aside),
     "benchmark_scores": Kind(_scores, _check_scores, _remake_scores),
     "descriptors": Kind(
-        _descriptor_shards, lambda root, key: check_shard(_descriptor_shard(root, key)), _remake_descriptors
+        _descriptor_shards, lambda root, key: descriptor_shard(root, *key.split("/")).verify(), _remake_descriptors
     ),
-    "search_index": Kind(partial(_existing, CURRENT), _check_index, _rebuild_index),
-    "duplicate_pairs": Kind(partial(_folders, "duplicate_pairs"), _pairs_check, partial(_run_step, "duplicate_pairs")),
+    "search_index": Kind(_one(CURRENT), _check_index, _rebuild_index),
+    "duplicate_pairs": Kind(
+        _folders("duplicate_pairs"),
+        lambda root, key: read_pairs(root, f"duplicate_pairs/{key}/rows.parquet"),
+        CHAIN["duplicate_pairs"].run,
+    ),
     "duplicate_groups": Kind(
-        partial(_existing, GROUPS_PLACE),
-        _check_groups,
-        partial(_run_step, "duplicate_groups"),
+        _one(GROUPS_PLACE), lambda root, _: groups_fingerprint(root, GROUPS_PLACE), CHAIN["duplicate_groups"].run
     ),
-    "watch_matches": Kind(partial(_folders, "watch_matches"), check_watch_matches, partial(_run_step, "watch_matches")),
-    "marks": Kind(partial(_existing, MARKS_PLACE), _check_marks, advice=ONLY_RECORD),
-    "outbox": Kind(partial(_existing, OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
+    "watch_matches": Kind(_folders("watch_matches"), check_watch_matches, CHAIN["watch_matches"].run),
+    "marks": Kind(_one(MARKS_PLACE), lambda root, _: read_marks(root), advice=ONLY_RECORD),
+    "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

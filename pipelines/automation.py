@@ -20,7 +20,7 @@ from pipelines.resources import automation_settings, project_resource
 
 if TYPE_CHECKING:
     from hapvr.config import Job
-    from hapvr.steps.pending_training import PendingData
+    from hapvr.steps.training import PendingData
 
 SETTINGS = automation_settings()
 SETTLE_S = 30.0
@@ -134,8 +134,8 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     "videos have features that the model has not seen, it starts `retrain`.",
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.pending_training import pending_data
     from hapvr.steps.sources import snapshot_sources
+    from hapvr.steps.training import pending_data
 
     opened = project.open()
     snapshot = snapshot_sources(opened, settle_s=SETTLE_S)
@@ -170,7 +170,7 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.pending_training import pending_data
+    from hapvr.steps.training import pending_data
 
     if running := _running(context.instance, "retrain"):
         return dg.SkipReason(f"run {running} is still re-training")

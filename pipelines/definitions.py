@@ -5,7 +5,7 @@ import dagster as dg
 from assets import duplicates, evaluation, features, registry, search, training, videos, views, watch
 from pipelines import automation, monitoring
 from pipelines.jobs import jobs
-from pipelines.resources import pipes_client, project_resource
+from pipelines.resources import project_resource
 
 assets = dg.map_asset_specs(
     lambda spec: spec.replace_attributes(automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())),
@@ -22,6 +22,10 @@ defs = dg.Definitions(
     jobs=list(jobs.values()),
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
-    resources={"project": project_resource(), "pipes_subprocess_client": pipes_client()},
+    resources={
+        "project": project_resource(),
+        # training gets time to write a checkpoint when its run is cancelled
+        "pipes_subprocess_client": dg.PipesSubprocessClient(termination_timeout_seconds=60),
+    },
     executor=dg.in_process_executor,
 )

@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dagster as dg
-
 from assets.project import ProjectResource
 
 if TYPE_CHECKING:
@@ -41,8 +39,3 @@ def automation_settings() -> "AutomationConfig":
         return load_config(CHECKOUT / resource.config_path, overrides=resource.overrides).automation
     except ConfigError:
         return AutomationConfig()
-
-
-def pipes_client() -> dg.PipesSubprocessClient:
-    """Gives training time to write a checkpoint when its run is cancelled."""
-    return dg.PipesSubprocessClient(termination_timeout_seconds=60)

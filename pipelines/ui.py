@@ -56,14 +56,14 @@ class Start:
         self.log = log
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def __call__(self, *command: str | Path, quiet: bool = False) -> None:
-        """quiet: nothing of what it prints to standard output is shown. Raises ServerError where another has ended."""
+    def __call__(self, *command: str | Path) -> None:
+        """Raises ServerError where another has ended."""
         self.check()
         process = subprocess.Popen(
             command,
             cwd=CHECKOUT,
             env=QUIET | os.environ,
-            stdout=subprocess.DEVNULL if quiet else self.log,
+            stdout=self.log,
             stderr=self.log,
             start_new_session=True,
         )
@@ -93,7 +93,8 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
         try:
             yield start
         finally:
-            handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             _send(start.processes, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
             while time.monotonic() < end and _send(start.processes, 0):
@@ -101,8 +102,6 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
             _send(start.processes, signal.SIGKILL)
             for process in start.processes:
                 process.wait()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
 
 
 def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> bool:
@@ -182,7 +181,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
-    parser.add_argument("--search-port", type=int, help="default: service.port of the configuration")
+    parser.add_argument("--search-port", type=int, default=8000)
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
     options = parser.parse_args()
@@ -213,21 +212,20 @@ def main() -> int:
 def _serve(options: argparse.Namespace) -> NoReturn:
     resource, host = project_resource(), options.host
     project = resource.open()
-    search_port = project.config.service.port if options.search_port is None else options.search_port
     dagster, own_mlflow = f"http://{host}:{options.dagster_port}", f"http://{host}:{options.mlflow_port}"
     mlflow = project.config.tracking.uri or own_mlflow
-    pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{search_port}"
+    pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
     _say(f"starting {pages}")
     with servers() as start:
         if not project.config.tracking.uri:
             _start_mlflow(start, project, host=host, port=options.mlflow_port)
-        search = ["serve", "--config", resource.config_path, "--host", host, "--port", str(search_port)]
+        search = ["serve", "--config", resource.config_path, "--host", host, "--port", str(options.search_port)]
         search += ["--allow-remote"] if options.allow_remote else []
-        start(Path(sys.executable).parent / "hapvr", *search, quiet=True)  # its address stands in the lines here
+        start(Path(sys.executable).parent / "hapvr", *search)
         start_dagster(start, host=host, port=options.dagster_port)
         if not project.config.tracking.uri:
             start.wait(lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"), "MLflow's server")
-        start.wait(lambda: _answers(f"{_local_page(host, search_port)}/health"), "the search service")
+        start.wait(lambda: _answers(f"{_local_page(host, options.search_port)}/health"), "the search service")
         _say(f"ready (Ctrl-C ends what runs here) {pages}")
         _say(f"all assets: {dagster}{LINEAGE}")
         while True:

@@ -96,9 +96,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             "steps": 8,
             "batch_videos": 4,
             "data_workers": 0,
-            "log_every_steps": 2,
             "validate_every_steps": 4,
-            "checkpoint_every_steps": 2,
             "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
         },
         # 8 steps may end below the untrained baseline, and the gate would then leave no champion
@@ -243,7 +241,7 @@ def make_feature_data(project: Project) -> list[str]:
     """All stages up to features; returns the shards of the training split."""
     from hapvr.steps.features import make_features
     from hapvr.steps.frames import make_frames
-    from hapvr.steps.manifest import make_manifest
+    from hapvr.steps.sources import make_manifest
     from hapvr.steps.videos import make_videos
     from hapvr.steps.whitening import make_whitening
 
@@ -251,7 +249,7 @@ def make_feature_data(project: Project) -> list[str]:
     for key in manifest.shards:
         make_videos(project, key)
         make_frames(project, key)
-    make_whitening(project, list(manifest.training_shards))
+    make_whitening(project)
     for key in manifest.shards:
         make_features(project, key)
     return list(manifest.training_shards)

@@ -16,12 +16,11 @@ import pytest
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.shard_check import FileCheck
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import close_training, finish_training, prepare_training, run_training
 from hapvr.steps.videos import make_videos
-from hapvr.upkeep import KINDS, repair, verify_root
+from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip, write_settings
 from tests.steps.data_projects import folder_settings, open_project
 

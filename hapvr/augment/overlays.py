@@ -5,35 +5,28 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import string
-from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
-from hapvr.augment.settings import AugmentConfig
-
+PROBABILITIES = {"text": 0.3, "emoji": 0.3, "blur": 0.5}
 MAX_BLUR_SIGMA_PX = 2.0
-TEXT_HEIGHT_RATES = (0.2, 0.5)
-EMOJI_HEIGHT_RATES = (0.2, 0.5)
+HEIGHT_RATES = (0.2, 0.5)
 OPACITIES = (0.7, 1.0)
 MISSING_IN_FONT = (0x1F624, 0x1F62C)
 EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641) if code not in MISSING_IN_FONT)
 _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
 
 
-def draw_overlays(frames: Tensor, *, config: AugmentConfig, rng: np.random.Generator) -> tuple[Tensor, tuple[str, ...]]:
-    """Text, emoji and then blur on frames chosen one by one, each with its probability (S2VS 3.2).
+def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> tuple[Tensor, tuple[str, ...]]:
+    """Text, emoji and then blur on frames chosen one by one, each with its PROBABILITIES (S2VS 3.2).
 
     frames: [T, 3, S, S] uint8. Returns new frames of the same shape and, for each kind used, its name with the number
     of frames it was used on.
     """
-    chosen = {
-        "text": rng.random(len(frames)) < config.text_probability,
-        "emoji": rng.random(len(frames)) < config.emoji_probability,
-        "blur": rng.random(len(frames)) < config.blur_probability,
-    }
+    chosen = {name: rng.random(len(frames)) < probability for name, probability in PROBABILITIES.items()}
     changed = np.array(frames.permute(0, 2, 3, 1))
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):
         picture = Image.fromarray(changed[index])
@@ -51,13 +44,13 @@ def draw_overlays(frames: Tensor, *, config: AugmentConfig, rng: np.random.Gener
 def overlay_text(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one to four random words in a random colour, size and place."""
     words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]
-    font = _font("DejaVuSans-Bold.ttf", _height_px(picture, TEXT_HEIGHT_RATES, rng))
+    font = _font("DejaVuSans-Bold.ttf", _height_px(picture, rng))
     return _draw(picture, " ".join(words), font=font, backdrop=False, rng=rng)
 
 
 def overlay_emoji(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one random face on a coloured disc."""
-    font = _font("DejaVuSans.ttf", _height_px(picture, EMOJI_HEIGHT_RATES, rng))
+    font = _font("DejaVuSans.ttf", _height_px(picture, rng))
     return _draw(picture, str(rng.choice(EMOTICONS)), font=font, backdrop=True, rng=rng)
 
 
@@ -78,16 +71,12 @@ def _draw(
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
 
-def _height_px(picture: Image.Image, rates: tuple[float, float], rng: np.random.Generator) -> int:
-    return max(6, round(picture.height * rng.uniform(*rates)))
-
-
-@functools.cache
-def _font_path(name: str) -> Path:
-    return Path(str(importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf", name)))
+def _height_px(picture: Image.Image, rng: np.random.Generator) -> int:
+    return max(6, round(picture.height * rng.uniform(*HEIGHT_RATES)))
 
 
 @functools.lru_cache(maxsize=256)
 def _font(name: str, height_px: int) -> ImageFont.FreeTypeFont:
     """matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence."""
-    return ImageFont.truetype(_font_path(name), height_px)
+    file = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf", name)
+    return ImageFont.truetype(str(file), height_px)

@@ -9,18 +9,25 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from hapvr.augment.overlays import draw_overlays
 from hapvr.augment.settings import AugmentConfig
-from hapvr.augment.spatial import CropBox, crop_resize, draw_crop, rand_augment
-from hapvr.augment.temporal import NOISE, PROBABILITIES, Indices, crop_or_loop, draw_temporal
+from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal
 from hapvr.seeding import derive_seed, numpy_rng
 
 NO_SOURCE = -1
 """source_index of frames that show no frame of the video: blank or noise."""
 
+WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
+"""Parts of a frame's area (S2VS, Table 11)."""
+
+MIN_ASPECT, MAX_ASPECT = 3 / 4, 4 / 3
+CROP_ATTEMPTS = 10
 FLIP_PROBABILITY = 0.5
+RANDAUGMENT_MAGNITUDE = 9
+VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
 
 
 @dataclass(frozen=True)
@@ -38,15 +45,7 @@ class View:
 
 
 def weak_view(
-    frames: Tensor,
-    window: Indices,
-    *,
-    num_frames: int,
-    size_px: int,
-    config: AugmentConfig,
-    seed: int,
-    video_id: str,
-    view_index: int,
+    frames: Tensor, window: Indices, *, num_frames: int, size_px: int, seed: int, video_id: str, view_index: int
 ) -> View:
     """A random temporal crop with a mild spatial crop and flip (method 4).
 
@@ -56,7 +55,7 @@ def weak_view(
     """
     rng = numpy_rng(seed, video_id, "weak", view_index)
     indices = crop_or_loop(window, num_frames=num_frames, rng=rng)
-    clip, cropped = _crop(frames, indices, size_px, config.weak_crop_scale, rng)
+    clip, cropped = _crop(frames, indices, size_px, WEAK_CROP_SCALE, rng)
     return View(clip, torch.from_numpy(indices), "weak", ("temporal_crop", *cropped))
 
 
@@ -76,41 +75,66 @@ def strong_view(
     Arguments as for `weak_view`. Video in video needs a second video: see `video_in_video`.
     """
     rng = numpy_rng(seed, video_id, "strong", view_index)
-    indices, moved = draw_temporal(
-        window, num_frames=num_frames, rng=rng, probabilities=PROBABILITIES if config.temporal else {}
-    )
-    clip, cropped = _crop(frames, indices, size_px, config.strong_crop_scale, rng)
-    clip = rand_augment(
-        clip,
-        num_operations=config.randaugment_operations,
-        magnitude=config.randaugment_magnitude,
-        seed=derive_seed(seed, video_id, "rand_augment", view_index),
-    )
-    clip, drawn = draw_overlays(clip, config=config, rng=rng)
-    settings = f"rand_augment(n={config.randaugment_operations}, m={config.randaugment_magnitude})"
-    source_index = torch.from_numpy(np.maximum(indices, NO_SOURCE))
-    return View(clip, source_index, "strong", (moved, *cropped, settings, *drawn))
+    indices, moved = draw_temporal(window, num_frames=num_frames, rng=rng, enabled=config.temporal)
+    clip, cropped = _crop(frames, indices, size_px, STRONG_CROP_SCALE, rng)
+    operations = config.randaugment_operations
+    if operations:
+        clip = rand_augment(clip, operations, seed=derive_seed(seed, video_id, "rand_augment", view_index))
+    clip, drawn = draw_overlays(clip, rng=rng) if config.overlays else (clip, ())
+    done = (moved, *cropped, f"rand_augment(n={operations}, m={RANDAUGMENT_MAGNITUDE})", *drawn)
+    return View(clip, torch.from_numpy(np.maximum(indices, NO_SOURCE)), "strong", done)
 
 
 def _crop(
-    frames: Tensor,
-    indices: Indices,
-    size_px: int,
-    scale: tuple[float, float],
-    rng: np.random.Generator,
+    frames: Tensor, indices: Indices, size_px: int, scale: tuple[float, float], rng: np.random.Generator
 ) -> tuple[Tensor, tuple[str, ...]]:
     """The indexed frames, cropped, scaled and perhaps mirrored alike; frames without a source become black or noise."""
-    box: CropBox = draw_crop(frames.shape[2], frames.shape[3], scale=scale, rng=rng)
+    top, left, height, width = draw_crop(frames.shape[2], frames.shape[3], scale=scale, rng=rng)
     flip = bool(rng.random() < FLIP_PROBABILITY)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
-    clip = crop_resize(frames[torch.from_numpy(shown)], box=box, size_px=size_px, flip=flip)[torch.from_numpy(position)]
+    clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
+        frames[torch.from_numpy(shown)], top, left, height, width, [size_px, size_px], antialias=True
+    )
+    clip = (clip.flip(-1) if flip else clip)[torch.from_numpy(position)]
     clip[torch.from_numpy(indices < 0)] = 0
     noisy = indices == NOISE
     if noisy.any():
         noise = rng.integers(0, 256, size=(int(noisy.sum()), *clip.shape[1:]), dtype=np.uint8)
         clip[torch.from_numpy(noisy)] = torch.from_numpy(noise)
-    cropped = f"crop(top_px={box.top_px}, left_px={box.left_px}, height_px={box.height_px}, width_px={box.width_px})"
+    cropped = f"crop(top_px={top}, left_px={left}, height_px={height}, width_px={width})"
     return clip, (cropped, "flip") if flip else (cropped,)
+
+
+def draw_crop(
+    height_px: int, width_px: int, *, scale: tuple[float, float], rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a rectangle with `scale` of the area and an aspect ratio of 3/4..4/3 (Inception's crop).
+
+    If none is found in ten draws, as in very long frames, the largest one allowed around the centre.
+    """
+    for _ in range(CROP_ATTEMPTS):
+        area = height_px * width_px * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(math.log(MIN_ASPECT), math.log(MAX_ASPECT)))
+        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < width <= width_px and 0 < height <= height_px:
+            top = int(rng.integers(height_px - height + 1))
+            left = int(rng.integers(width_px - width + 1))
+            return top, left, height, width
+    width = min(width_px, max(1, round(height_px * MAX_ASPECT)))
+    height = min(height_px, max(1, round(width_px / MIN_ASPECT)))
+    return (height_px - height) // 2, (width_px - width) // 2, height, width
+
+
+def rand_augment(frames: Tensor, num_operations: int, *, seed: int) -> Tensor:
+    """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape.
+
+    seed: all randomness; the global generator is left as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        operations = v2.RandAugment(num_ops=num_operations, magnitude=RANDAUGMENT_MAGNITUDE)  # type: ignore[attr-defined]
+        augmented: Tensor = operations(frames)
+    return augmented
 
 
 def takes_donor(*, config: AugmentConfig, seed: int, video_id: str, view_index: int) -> bool:
@@ -124,14 +148,14 @@ def video_in_video(
 ) -> View:
     """One of two clips pasted small upon the other, at one random place in all frames.
 
-    Form `paper`: the donor is pasted on the host; its side is `config.video_in_video_scale` of the frame's, and it lies
+    Form `paper`: the donor is pasted on the host; its side is VIDEO_IN_VIDEO_SCALE of the frame's, and it lies
     inside. Form `release`: the host is pasted on the donor; its area is that part of the frame's, which gives sides of
     0.55 to 0.84 by default, and it may stick out at the borders. Both have equal shapes [T, 3, S, S]. video_id,
     view_index: the host's. The result keeps the host's source_index.
     """
     rng = numpy_rng(seed, video_id, "video_in_video", view_index)
     size_px = host.frames.shape[-1]
-    rate = rng.uniform(*config.video_in_video_scale)
+    rate = rng.uniform(*VIDEO_IN_VIDEO_SCALE)
     if config.video_in_video_form == "release":
         background, inset = donor.frames, host.frames
         inset_px = max(1, round(size_px * math.sqrt(rate)))

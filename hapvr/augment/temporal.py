@@ -6,8 +6,6 @@ All functions return int64 arrays of indices into the video; BLANK and NOISE sta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,39 +53,18 @@ def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator)
     return indices[start : start + num_frames].copy()
 
 
-def fast_forward(window: Indices, *, rate: int) -> Indices:
-    """Every rate-th frame."""
-    return window[::rate].copy()
-
-
-def slow_motion(window: Indices, *, rate: int) -> Indices:
-    """Every frame `rate` times."""
-    return np.repeat(window, rate)
-
-
-def reverse(window: Indices) -> Indices:
-    """The last frame first."""
-    return window[::-1].copy()
-
-
 def pause(window: Indices, *, position: int, num_paused: int) -> Indices:
     """The frame at `position` shown num_paused times more, then on as before."""
     return np.insert(window, position, np.full(num_paused, window[position]))
 
 
 def shuffle_dropout(
-    window: Indices,
-    *,
-    max_segment_frames: int,
-    rng: np.random.Generator,
-    shuffled: float = 0.5,
-    dropped: float = 0.3,
-    replaced: float = 0.5,
+    window: Indices, *, max_segment_frames: int, rng: np.random.Generator, shuffled: float = 0.5, dropped: float = 0.3
 ) -> Indices:
     """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop some (S2VS 3.2).
 
-    A dropped segment is blanked or turned to noise (even odds) with probability `replaced`, otherwise cut out; one segment
-    is always kept.
+    A dropped segment is blanked or turned to noise with a probability of a quarter each, otherwise cut out; one segment is
+    always kept.
     """
     segments: list[Indices] = []
     rest = window
@@ -103,41 +80,37 @@ def shuffle_dropout(
     for segment, drop in zip(segments, is_dropped, strict=True):
         if not drop:
             shown.append(segment)
-        elif rng.random() < replaced:
+        elif rng.random() < 0.5:
             shown.append(np.full(len(segment), BLANK if rng.random() < 0.5 else NOISE))
     return np.concatenate(shown)
 
 
 def draw_temporal(
-    window: Indices,
-    *,
-    num_frames: int,
-    rng: np.random.Generator,
-    probabilities: Mapping[str, float] = MappingProxyType(PROBABILITIES),
+    window: Indices, *, num_frames: int, rng: np.random.Generator, enabled: bool = True
 ) -> tuple[Indices, str]:
     """At most one temporal augmentation of the window, drawn by its probability, then num_frames of the result.
 
-    Returns the indices [num_frames] and the name of what was done.
+    enabled: False for none. Returns the indices [num_frames] and the name of what was done.
     """
-    choice = rng.random()
-    for name, probability in probabilities.items():
+    choice, done = rng.random(), "temporal_crop"
+    for name, probability in PROBABILITIES.items() if enabled else ():
         if choice < probability:
-            changed, done = _apply(name, window, num_frames=num_frames, rng=rng)
-            return crop_or_loop(changed, num_frames=num_frames, rng=rng), done
+            window, done = _augment(name, window, num_frames=num_frames, rng=rng)
+            break
         choice -= probability
-    return crop_or_loop(window, num_frames=num_frames, rng=rng), "temporal_crop"
+    return crop_or_loop(window, num_frames=num_frames, rng=rng), done
 
 
-def _apply(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> tuple[Indices, str]:
+def _augment(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> tuple[Indices, str]:
     if name == "shuffle_dropout":
         return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng), name
     if name == "fast_forward":
         rate = int(rng.choice(FAST_FORWARD_RATES))
-        return fast_forward(window, rate=rate), f"{name}(rate={rate})"
+        return window[::rate], f"{name}(rate={rate})"
     if name == "slow_motion":
-        return slow_motion(window, rate=SLOW_MOTION_RATE), f"{name}(rate={SLOW_MOTION_RATE})"
+        return np.repeat(window, SLOW_MOTION_RATE), f"{name}(rate={SLOW_MOTION_RATE})"
     if name == "reverse":
-        return reverse(window), name
+        return window[::-1], name
     position = int(rng.integers(len(window)))
     num_paused = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, num_frames // 2) + 1))
     # cut to num_frames around the pause first, so that the clip shows at least a part of it

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import mode
 from typing import Literal
 
 import polars as pl
 
 from hapvr.benchmark.segments import boxes_by_pair
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 
 Metric = Literal["mAP", "micro-AP"]
 ApKind = Literal["step", "trapezoid", "tie_grouped"]
@@ -53,8 +53,61 @@ class Task:
     official_empty_query: Literal["skipped", "zero"] = "skipped"
 
 
-def _empty_exclusions() -> pl.DataFrame:
-    return pl.DataFrame(schema=EXCLUSION_SCHEMA)
+CLIPS, MARKS, MARKS_TASK = "clips", "marks", "marks"
+POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH = "positive", "negative", "copy", "match", "not_a_match"
+EASY, AMBIGUOUS, CLEANED = "easy_duplicates", "ambiguous", "cleaned"
+"""Names of exclusion lists."""
+
+_FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
+_FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
+_evve = partial(Task, positives=frozenset({POSITIVE}), exclusion=AMBIGUOUS, official_empty_query="zero")
+_svd = partial(Task, positives=frozenset({POSITIVE}), pool="labelled_and_unlabelled", official_empty_query="zero")
+_cc = partial(Task, metric="mAP", positives=frozenset("ESLMV"), query_stays=True, official_missing_positive="misses")
+_copies = partial(Task, positives=frozenset({COPY}))
+
+TASKS: dict[str, tuple[Task, ...]] = {
+    "fivr": tuple(
+        Task(name=f"{stem}{letter}{suffix}", metric=metric, positives=frozenset(positives), exclusion=exclusion)
+        for suffix, exclusion in (("", None), ("_h", EASY))
+        for letter, metric in _FIVR_METRICS
+        for stem, positives in _FIVR_LABELS.items()
+    ),
+    "evve": (
+        _evve(name="EVVE_mAP", metric="mAP", average_precision="trapezoid"),
+        _evve(name="EVVE_uAP", metric="micro-AP"),
+    ),
+    "svd": (_svd(name="mAP", metric="mAP", average_precision="tie_grouped"), _svd(name="uAP", metric="micro-AP")),
+    "cc_web_video": (
+        _cc(name="mAP", pool="labelled"),
+        _cc(name="mAP_star"),
+        _cc(name="mAP_c", pool="labelled", exclusion=CLEANED),
+        _cc(name="mAP_c_star", exclusion=CLEANED),
+    ),
+    "vcdb": (_copies(name="VCDB_mAP", metric="mAP"), _copies(name="VCDB_uAP", metric="micro-AP")),
+    "vcsl": (_copies(name="VCSL_uAP", metric="micro-AP"), _copies(name="VCSL_mAP", metric="mAP")),
+    "vsc2022": (_copies(name="VSC_uAP", metric="micro-AP"), _copies(name="VSC_mAP", metric="mAP")),
+    # what nobody looked at says nothing
+    MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
+}
+TASKS[CLIPS] = TASKS["fivr"]
+"""All tasks of each kind of benchmark."""
+
+
+def tasks_of(kind: str, labels: Iterable[str], exclusions: Iterable[str] = ()) -> tuple[Task, ...]:
+    """The tasks of a kind of benchmark for the labels and exclusion lists that it has.
+
+    A task without a list of its exclusion ranks everything. One without relevant labels, or with the same relevant labels,
+    pool and metric as one before it, is left out.
+    """
+    labels, exclusions = frozenset(labels), set(exclusions)
+    made, seen = [], set()
+    for task in TASKS[kind]:
+        task = replace(task, exclusion=task.exclusion if task.exclusion in exclusions else None)
+        measured = replace(task, name="", positives=task.positives & labels)
+        if measured.positives and measured not in seen:
+            made.append(task)
+        seen.add(measured)
+    return tuple(made)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +127,7 @@ class BenchmarkDefinition:
     database: tuple[str, ...]
     labels: pl.DataFrame
     tasks: tuple[Task, ...]
-    exclusions: pl.DataFrame = field(default_factory=_empty_exclusions)
+    exclusions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=EXCLUSION_SCHEMA))
     segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
     folder: Path | None = None
@@ -87,20 +140,18 @@ class BenchmarkDefinition:
             raise DataError(f"benchmark {self.name}: {problem}")
 
     def _problems(self) -> Iterator[str]:
-        known = {"query_id": frozenset(self.queries), "reference_id": frozenset(self.database)}
-        roles = {"query_id": ("query", self.queries), "reference_id": ("database", self.database)}
         if not self.queries or not self.database:
             yield f"{len(self.queries)} queries and {len(self.database)} database videos; it needs at least one of each"
-        for column, (role, ids) in roles.items():
-            if len(known[column]) < len(ids):
-                example = next(video for video, count in Counter(ids).items() if count > 1)
-                yield f"some {role} ids are repeated, e.g. {example!r}; list every video once"
-            for table, what in ((self.labels, "labels"), (self.segments, "segments")):
-                unknown = set() if table is None else set(table[column].unique().to_list()) - known[column]
+        for role, column, ids in (("queries", "query_id", self.queries), ("database", "reference_id", self.database)):
+            known = set(ids)
+            if len(known) < len(ids):
+                yield f"some ids of its {role} are repeated, e.g. {mode(ids)!r}; list every video once"
+            for what, table in (("labels", self.labels), ("segments", self.segments)):
+                unknown = set() if table is None else set(table[column].unique()) - known
                 if unknown:
                     yield (
-                        f"{len(unknown)} ids in {what}.{column} are not in its {'queries' if role == 'query' else role}, "
-                        f"e.g. {min(unknown)!r}; add the videos or drop their {what}"
+                        f"{len(unknown)} ids in {what}.{column} are not in its {role}, e.g. {min(unknown)!r}; add the "
+                        f"videos or drop their {what}"
                     )
         if self.labels.is_duplicated().any():
             yield "some labels are given twice; keep each (pair, label) once"
@@ -110,18 +161,10 @@ class BenchmarkDefinition:
     @cached_property
     def video_ids(self) -> tuple[str, ...]:
         """Queries, then the database videos that are not queries."""
-        queries = set(self.queries)
-        return self.queries + tuple(video for video in self.database if video not in queries)
-
-    def task(self, name: str) -> Task:
-        """The task called `name`. Raises ArgumentError that lists the tasks."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        raise ArgumentError(f"benchmark {self.name} has no task {name!r}; it has {[task.name for task in self.tasks]}")
+        return tuple(dict.fromkeys(self.queries + self.database))
 
     def video_files(self) -> dict[str, Path]:
         """The file of every video id; empty for benchmarks that name ids only."""
         if self.videos is None or self.folder is None:
             return {}
-        return {row["video_id"]: self.folder / row["path"] for row in self.videos.iter_rows(named=True)}
+        return {video_id: self.folder / path for video_id, path in self.videos.select("video_id", "path").iter_rows()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,20 +45,16 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
 
     Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
     """
-    with _open(path) as (file, names):
+    with _open(path) as file:
+        names = _names(file)
         for name in names:
-            parts = name.split("/")
-            if not name.isprintable() or {"", ".", ".."} & set(parts):
+            if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
                 raise DataError(
                     f"{path}: the dataset {name!r} cannot be a video's id; wanted printable characters, and no empty part, "
                     "'.' or '..' between slashes. Rename it"
                 )
-        datasets = [file[name] for name in names]
-        shapes = Counter(
-            (1 if dataset.ndim == 2 else dataset.shape[1], dataset.shape[-1])
-            for dataset in datasets
-            if not _refusal(dataset, num_regions=None, dims=None)[0]
-        )
+        usable = [dataset for dataset in map(file.get, names) if not _refusal(dataset)[0]]
+        shapes = Counter((1 if one.ndim == 2 else one.shape[1], one.shape[-1]) for one in usable)
     if not shapes:
         raise DataError(
             f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, regions, dims] or "
@@ -86,40 +81,37 @@ def read_hdf5_features(
     (other_file), or a size that what is stored does not justify (too_large). Of the last two no value is read.
     Raises DataError where the file is not an HDF5 file.
     """
-    with _open(path, known) as (file, names):
-        known = set(names)
+    with _open(path) as file:
+        names = _names(file) if known is None else known
         for video_id in names if video_ids is None else video_ids:
             features, reason, message = None, "missing", f"no dataset {video_id!r} in {path.name}"
-            if video_id in known:
-                dataset = file[video_id]
-                reason, message = _refusal(dataset, num_regions=num_regions, dims=dims)
-                if not reason:
-                    features = dataset[()].astype(np.float16)
-                    if not np.isfinite(features).all():
-                        number = int((~np.isfinite(features)).sum())
-                        features, reason = None, "not_finite"
-                        message = f"{number} values are not finite in half precision"
-            if features is not None and features.ndim == 2:
-                features = features[:, None]
+            if video_id in names:
+                reason, message = _refusal(file[video_id], num_regions=num_regions, dims=dims)
+            if not reason:
+                features = file[video_id][()].astype(np.float16)
+                features = features[:, None] if features.ndim == 2 else features
+                if number := int((~np.isfinite(features)).sum()):
+                    features, reason = None, "not_finite"
+                    message = f"{number} values are not finite in half precision"
             yield ImportedFeatures(video_id=video_id, features=features, reason=reason, message=message)
 
 
-@contextmanager
-def _open(path: Path, known: Collection[str] | None = None) -> Iterator[tuple[h5py.File, Collection[str]]]:
-    """The file, and the full names of all its datasets in the file's order."""
+def _open(path: Path) -> h5py.File:
     try:
         require_regular(path)
-        file = h5py.File(path, "r")
+        return h5py.File(path, "r")
     except OSError as error:
         raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
-    with file:
-        names: list[str] = []
-        if known is None:
-            file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-        yield file, names if known is None else known
 
 
-def _refusal(dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None) -> tuple[str, str]:
+def _names(file: h5py.File) -> dict[str, None]:
+    """Full names of all datasets in the file's order. Links to other files are not followed."""
+    names: dict[str, None] = {}
+    file.visititems(lambda name, item: names.update({name: None}) if isinstance(item, h5py.Dataset) else None)
+    return names
+
+
+def _refusal(dataset: h5py.Dataset, *, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:
     """Reason and message where a dataset is not a video's features or must not be read; ("", "") where it may be."""
     shape = dataset.shape
     regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
@@ -132,7 +124,7 @@ def _refusal(dataset: h5py.Dataset, *, num_regions: int | None, dims: int | None
     if dataset.external or dataset.is_virtual:
         return "other_file", "its values are in other files, which are not opened; copy them into this one"
     num_bytes, stored = dataset.nbytes, dataset.id.get_storage_size()
-    if num_bytes > MAX_VIDEO_BYTES or num_bytes > MAX_COMPRESSION * stored:
+    if num_bytes > min(MAX_VIDEO_BYTES, MAX_COMPRESSION * stored):
         return "too_large", (
             f"{num_bytes} bytes of values, of which {stored} are stored; at most {MAX_VIDEO_BYTES} are read, and at most "
             f"{MAX_COMPRESSION} times what is stored"

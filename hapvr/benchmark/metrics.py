@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import ApKind
-from hapvr.errors import ArgumentError
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
@@ -26,8 +25,6 @@ def relevant_ranks(similarity: Floats, relevant: Bools, *, ties: Literal["row_or
     research releases do; "worst" gives all tied items the last rank among them, so that row order cannot matter.
     Returns int64 [relevant.sum()], values 1..N.
     """
-    if similarity.shape != relevant.shape or similarity.ndim != 1:
-        raise ArgumentError(f"similarity {similarity.shape} and relevant {relevant.shape} must be equal and 1-D")
     order = descending_order(similarity)
     row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
     return worst if ties == "worst" else row_order
@@ -68,13 +65,11 @@ def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") 
     """Average precision of one ranking, in [0, 1].
 
     ranks: ranks of the relevant items that were ranked, ascending (see `relevant_ranks`).
-    num_relevant: P, all relevant items, ranked or not; those not ranked are misses.
+    num_relevant: P >= 1, all relevant items, ranked or not; those not ranked are misses.
     kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n / rank (1 at
     rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items
     share, all of them: with the worst ranks of ties this is scikit-learn's average_precision_score.
     """
-    if num_relevant < max(len(ranks), 1):
-        raise ArgumentError(f"num_relevant is {num_relevant}; it must be positive and at least {len(ranks)}")
     hits = np.arange(1, len(ranks) + 1)
     if kind == "step":
         precision = hits / ranks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from hapvr.benchmark.metrics import bootstrap_interval
 from hapvr.benchmark.protocol import evaluate
 from hapvr.config import GateConfig
 from hapvr.errors import ConfigError
+
+BOOTSTRAP_SAMPLES = 2000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,8 +41,7 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the samples."""
-        row = asdict(self)
-        del row["samples"]
+        row = {name: value for name, value in vars(self).items() if name != "samples"}
         return row | {"difference": self.value, "interval": list(self.interval)}
 
 
@@ -88,14 +89,7 @@ def compare(
     champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
     """
     first, second = (
-        evaluate(
-            definition,
-            scores,
-            policy="frozen",
-            available=available,
-            bootstrap_samples=config.bootstrap_samples,
-            seed=config.seed,
-        )
+        evaluate(definition, scores, policy="frozen", available=available, bootstrap_samples=BOOTSTRAP_SAMPLES)
         for scores in (champion, challenger)
     )
     return {
@@ -103,11 +97,11 @@ def compare(
             f"{definition.name}/{task}",
             first.metrics[task],
             second.metrics[task],
-            second.samples[task] - first.samples[task],
+            second.samples[task] - samples,
             config,
         )
-        for task in first.metrics
-        if task in first.samples and task in second.samples
+        for task, samples in first.samples.items()
+        if task in second.samples
     }
 
 
@@ -135,13 +129,11 @@ def decide(
     targets = [difference for task, difference in measured if task in target_metrics]
     required = config.required_metrics or tuple(target_metrics)
     metrics = tuple(difference for task, difference in measured if task in required)
-    target = _difference(
-        "mean of the target metrics",
-        float(np.mean([difference.champion for difference in targets])),
-        float(np.mean([difference.challenger for difference in targets])),
-        np.mean([difference.samples for difference in targets], axis=0),
-        config,
+    champion, challenger = (
+        float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger")
     )
+    samples = np.mean([one.samples for one in targets], axis=0)
+    target = _difference("mean of the target metrics", champion, challenger, samples, config)
     worse = tuple(
         metric.name for metric in metrics if metric.worse >= config.confidence or metric.value < -config.max_drop
     )

@@ -7,15 +7,15 @@ frozen: strict, on the videos of a named availability manifest, so that two runs
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition, Metric, Task
 from hapvr.benchmark.metrics import (
     Floats,
     Ints,
@@ -27,21 +27,102 @@ from hapvr.benchmark.metrics import (
     query_weights,
     ranks_at,
 )
-from hapvr.benchmark.pairs import ScoredPairs, read_pairs
-from hapvr.benchmark.ranking import Coverage, Judgement, Ranking, coverage, judge, own_positions, rank_pairs
-from hapvr.benchmark.result import (
-    CURVE_SCHEMA,
-    PER_QUERY_SCHEMA,
-    Availability,
-    EvaluationResult,
-    TaskResult,
-)
+from hapvr.benchmark.ranking import Judgement, Ranking, judge, rank_pairs, read_pairs
 from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
 
-POLICIES: tuple[Policy, ...] = ("official", "strict", "frozen")
 RECALLS = np.linspace(0, 1, 101)
+PER_QUERY_SCHEMA = {
+    "task": pl.String,
+    "query_id": pl.String,
+    "average_precision": pl.Float64,
+    "average_precision_order_free": pl.Float64,
+    "num_relevant": pl.Int64,
+    "num_relevant_scored": pl.Int64,
+    "num_ranked": pl.Int64,
+    "status": pl.String,
+}
+CURVE_SCHEMA = {"task": pl.String, "recall": pl.Float64, "precision": pl.Float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Availability:
+    """How much of the benchmark the scores cover. Under the frozen policy all counts are within its manifest.
+
+    num_pairs_invalid: scores that are not finite; a relevant one is a miss, any other is ranked first.
+    num_rows_outside: rows left out because an id is not the definition's (or not the manifest's).
+    """
+
+    num_queries: int
+    num_queries_scored: int
+    num_references: int
+    num_references_scored: int
+    num_pairs_scored: int
+    num_pairs_invalid: int
+    num_rows: int
+    num_rows_outside: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """One metric, in [0, 1], and what it was computed on.
+
+    value: ties in row order, as published numbers are. order_free: tied scores share the worst rank.
+    interval: 95 % bootstrap interval over queries, where asked for.
+    num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those that were ranked.
+    num_queries_skipped: queries without a positive pair under the policy, or missing ones where the policy skips them.
+    num_queries_missing: queries without any score, whether they were skipped or scored zero.
+    """
+
+    task: str
+    metric: Metric
+    value: float
+    order_free: float
+    interval: tuple[float, float] | None
+    num_queries: int
+    num_queries_skipped: int
+    num_queries_missing: int
+    num_relevant: int
+    num_relevant_scored: int
+    num_relevant_unavailable: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationResult:
+    """All tasks of one benchmark under one policy.
+
+    per_query: a row per mAP task and query (PER_QUERY_SCHEMA); status is evaluated, missing (no score),
+      no_positives (none in the definition) or positives_unavailable (none left under the policy).
+    curves: interpolated precision at 101 recalls per task (CURVE_SCHEMA); mAP tasks average it over queries.
+    samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
+      so that differences between two results are paired. Empty without bootstrap.
+    """
+
+    benchmark: str
+    policy: Policy
+    tasks: tuple[TaskResult, ...]
+    availability: Availability
+    per_query: pl.DataFrame
+    curves: pl.DataFrame
+    samples: dict[str, Floats] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Value of every task by name."""
+        return {task.task: task.value for task in self.tasks}
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values for JSON: benchmark, policy, metrics, order_free, intervals, availability, tasks."""
+        return {
+            "benchmark": self.benchmark,
+            "policy": self.policy,
+            "metrics": self.metrics,
+            "order_free": {task.task: task.order_free for task in self.tasks},
+            "intervals": {task.task: list(task.interval) for task in self.tasks if task.interval is not None},
+            "availability": asdict(self.availability),
+            "tasks": {task.task: asdict(task) for task in self.tasks},
+        }
 
 
 def evaluate(
@@ -62,11 +143,10 @@ def evaluate(
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    if policy not in POLICIES:
-        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(POLICIES)}")
+    if policy not in get_args(Policy):
+        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(get_args(Policy))}")
     pairs = read_pairs(definition, similarities)
-    covered = coverage(definition, pairs, policy=policy, available=available)
-    ranking = rank_pairs(pairs, covered)
+    ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(
             f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, which the official protocol "
@@ -77,70 +157,60 @@ def evaluate(
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     judged: dict[Task, Judgement] = {}
-    measured: list[_Measured] = []
+    results, samples = [], {}
+    tables, curves = [pl.DataFrame(schema=PER_QUERY_SCHEMA)], [pl.DataFrame(schema=CURVE_SCHEMA)]
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
-        key = dataclasses.replace(task, name="", metric="mAP", average_precision="step")
+        key = replace(task, name="", metric="mAP", average_precision="step")
         if key not in judged:
-            judged[key] = judge(definition, task, ranking, covered, policy=policy)
-        measured.append(_measure(definition, task, judged[key], ranking, covered, weights))
-    tables = [one.per_query for one in measured if one.per_query is not None]
-    curves = [
-        pl.DataFrame({"task": one.result.task, "recall": RECALLS, "precision": one.precision}, schema=CURVE_SCHEMA)
-        for one in measured
-    ]
+            judged[key] = judge(definition, task, ranking, policy=policy)
+        truth = judged[key]
+        if task.metric == "micro-AP":
+            value, order_free, precision = _pooled(task, truth, ranking)
+        else:
+            table, precision = _per_query(definition, task, truth, ranking)
+            value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
+            tables.append(table)
+        if weights is not None and truth.counted.any():
+            if task.metric == "micro-AP":
+                samples[task.name] = _pooled_samples(truth, ranking, weights)
+            else:
+                per_query = table["average_precision"].to_numpy()[truth.counted]
+                samples[task.name] = bootstrap_mean_ap(per_query, weights[:, truth.counted])
+        curves.append(pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": precision}, schema=CURVE_SCHEMA))
+        results.append(
+            TaskResult(
+                task=task.name,
+                metric=task.metric,
+                value=value,
+                order_free=order_free,
+                interval=bootstrap_interval(samples[task.name]) if task.name in samples else None,
+                num_queries=int(truth.counted.sum()),
+                num_queries_skipped=int((~truth.counted & ranking.queries_in_scope).sum()),
+                num_queries_missing=int((~ranking.queries_scored & ranking.queries_in_scope).sum()),
+                num_relevant=int(truth.num_relevant.sum()),
+                num_relevant_scored=int(truth.relevant.sum()),
+                num_relevant_unavailable=int(truth.num_unavailable.sum()),
+            )
+        )
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
-        tasks=tuple(one.result for one in measured),
-        availability=_availability(definition, pairs, ranking, covered),
-        per_query=pl.concat(tables) if tables else pl.DataFrame(schema=PER_QUERY_SCHEMA),
+        tasks=tuple(results),
+        availability=Availability(
+            num_queries=int(ranking.queries_in_scope.sum()),
+            num_queries_scored=int(ranking.queries_scored.sum()),
+            num_references=int(ranking.references_in_scope.sum()),
+            num_references_scored=int(ranking.references_scored.sum()),
+            num_pairs_scored=len(ranking.query),
+            num_pairs_invalid=int(ranking.invalid.sum()),
+            num_rows=pairs.num_rows,
+            num_rows_outside=pairs.num_rows - len(ranking.query),
+        ),
+        per_query=pl.concat(tables),
         curves=pl.concat(curves),
-        samples={one.result.task: one.samples for one in measured if one.samples is not None},
+        samples=samples,
     )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Measured:
-    """What one task gives. samples: of the bootstrap, [B]; precision: interpolated, at RECALLS; per_query: of mAP tasks."""
-
-    result: TaskResult
-    samples: Floats | None
-    precision: Floats
-    per_query: pl.DataFrame | None
-
-
-def _measure(
-    definition: BenchmarkDefinition,
-    task: Task,
-    truth: Judgement,
-    ranking: Ranking,
-    covered: Coverage,
-    weights: NDArray[np.float64] | None,
-) -> _Measured:
-    table = recall_at_90 = None
-    if task.metric == "micro-AP":
-        value, order_free, precision, recall_at_90 = _pooled(task, truth, ranking)
-        samples = _pooled_samples(truth, ranking, weights)
-    else:
-        table, precision = _per_query(definition, task, truth, ranking)
-        value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
-        samples = _mean_samples(table["average_precision"].to_numpy(), truth, weights)
-    result = TaskResult(
-        task=task.name,
-        metric=task.metric,
-        value=value,
-        order_free=order_free,
-        interval=None if samples is None else bootstrap_interval(samples),
-        num_queries=int(truth.counted.sum()),
-        num_queries_skipped=int((~truth.counted & covered.queries_in_scope).sum()),
-        num_queries_missing=int((~covered.queries_scored & covered.queries_in_scope).sum()),
-        num_relevant=int(truth.num_relevant.sum()),
-        num_relevant_scored=int(truth.relevant.sum()),
-        num_relevant_unavailable=int(truth.num_unavailable.sum()),
-        recall_at_precision_90=recall_at_90,
-    )
-    return _Measured(result=result, samples=samples, precision=precision, per_query=table)
 
 
 def _mean(values: pl.Series) -> float:
@@ -154,90 +224,52 @@ def _per_query(
 ) -> tuple[pl.DataFrame, Floats]:
     """PER_QUERY_SCHEMA, a row per query in the definition's order, with null values for queries that do not count, and
     interpolated precision at RECALLS averaged over the queries that count, [101]."""
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[object, ...]] = []
     precision = np.zeros(len(RECALLS))
     for query, query_id in enumerate(definition.queries):
         span = ranking.rows(query)
-        candidate, similarity = truth.candidate[span], ranking.similarity[span]
-        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~candidate)
+        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = int(truth.num_relevant[query])
         value = order_free = 0.0 if truth.counted[query] else None
         if truth.counted[query] and len(positions):
-            ranks, worst = ranks_at(positions, similarity, skipped=skipped)
-            value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
-            precision += curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS)
-        rows.append(
-            {
-                "task": task.name,
-                "query_id": query_id,
-                "average_precision": value,
-                "average_precision_order_free": order_free,
-                "num_relevant": num_relevant,
-                "num_relevant_scored": len(positions),
-                "num_ranked": len(candidate) - len(skipped),
-                "status": truth.status[query],
-            }
-        )
-    return pl.DataFrame(rows, schema=PER_QUERY_SCHEMA), precision / max(int(truth.counted.sum()), 1)
+            value, order_free, curve = _measure(task, positions, ranking.similarity[span], skipped, num_relevant)
+            precision += curve
+        num_ranked = span.stop - span.start - len(skipped)
+        counts = (num_relevant, len(positions), num_ranked)
+        rows.append((task.name, query_id, value, order_free, *counts, truth.status[query]))
+    table = pl.DataFrame(rows, schema=PER_QUERY_SCHEMA, orient="row")
+    return table, precision / max(int(truth.counted.sum()), 1)
 
 
-def _values(task: Task, ranks: Ints, worst: Ints, *, num_relevant: int) -> tuple[float, float]:
-    """The task's average precision with ties as published, and with tied scores at their worst rank."""
+def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats]:
+    """Micro-AP as published and order-free, and interpolated precision at RECALLS."""
+    num_relevant = int(truth.num_relevant.sum())
+    if num_relevant == 0:
+        return 0.0, 0.0, np.zeros(len(RECALLS))
+    positions = np.sort(ranking.pooled_position[truth.relevant])
+    skipped = np.sort(ranking.pooled_position[~truth.candidate])
+    return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant)
+
+
+def _measure(
+    task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int
+) -> tuple[float, float, Floats]:
+    """Average precision of one ranking with ties as published, and with tied scores at their worst rank; interpolated
+    precision at RECALLS. Arguments: see `ranks_at`."""
+    ranks, worst = ranks_at(positions, similarity, skipped=skipped)
     kind = task.average_precision
-    legacy = worst if kind == "tie_grouped" else ranks
-    free = "step" if kind == "tie_grouped" else kind
+    grouped = kind == "tie_grouped"
     return (
-        average_precision(legacy, num_relevant=num_relevant, kind=kind),
-        average_precision(worst, num_relevant=num_relevant, kind=free),
+        average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind),
+        average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind),
+        curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS),
     )
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats, float]:
-    """Micro-AP as published and order-free, interpolated precision at RECALLS, recall at precision 0.9."""
-    num_relevant = int(truth.num_relevant.sum())
-    if num_relevant == 0:
-        return 0.0, 0.0, np.zeros(len(RECALLS)), 0.0
-    positions = np.sort(ranking.pooled_position[truth.relevant])
-    skipped = np.sort(ranking.pooled_position[~truth.candidate])
-    ranks, worst = ranks_at(positions, ranking.pooled_similarity, skipped=skipped)
-    curve = curve_from_ranks(worst, ranking.pooled_similarity[positions], num_relevant=num_relevant)
-    value, order_free = _values(task, ranks, worst, num_relevant=num_relevant)
-    return value, order_free, curve.at_recalls(RECALLS), curve.recall_at_precision(0.9)
-
-
-def _mean_samples(per_query: Floats, truth: Judgement, weights: NDArray[np.float64] | None) -> Floats | None:
-    """Mean AP of every bootstrap sample, [B]; NaN where a sample drew no query that counts."""
-    if weights is None or not truth.counted.any():
-        return None
-    return bootstrap_mean_ap(per_query[truth.counted], weights[:, truth.counted])
-
-
-def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64] | None) -> Floats | None:
+def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64]) -> Floats:
     """Micro-AP of every bootstrap sample, [B]."""
-    if weights is None or not truth.counted.any():
-        return None
     ranked = []
     for span in map(ranking.rows, range(len(truth.counted))):
         candidate = truth.candidate[span]
         ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
     return bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
-
-
-def _availability(
-    definition: BenchmarkDefinition, pairs: ScoredPairs, ranking: Ranking, covered: Coverage
-) -> Availability:
-    num_queries, num_references = int(covered.queries_scored.sum()), int(covered.references_scored.sum())
-    own = own_positions(definition)
-    selves = int((covered.references_scored[own] & (own >= 0) & covered.queries_scored).sum())
-    num_own_rows = int((own[ranking.query] == ranking.reference).sum())
-    return Availability(
-        num_queries=int(covered.queries_in_scope.sum()),
-        num_queries_scored=num_queries,
-        num_references=int(covered.references_in_scope.sum()),
-        num_references_scored=num_references,
-        num_pairs_scored=len(ranking.query),
-        num_pairs_unscored=num_queries * num_references - selves - (len(ranking.query) - num_own_rows),
-        num_pairs_invalid=int(ranking.invalid.sum()),
-        num_rows=pairs.num_rows,
-        num_rows_outside=pairs.num_rows - len(ranking.query),
-    )

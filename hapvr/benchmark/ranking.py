@@ -1,118 +1,158 @@
-"""Ground truth as [Q, N] tables, scored pairs in ranking order, and what a task says of these under a policy."""
+"""Scored pairs in ranking order, ground truth as [Q, N] tables, and what a task says of these under a policy.
+
+Videos are their positions in `definition.queries` (Q of them) and `definition.database` (N).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.metrics import descending_order
-from hapvr.benchmark.pairs import ScoredPairs
+from hapvr.benchmark.metrics import Bools, Floats, Ints, descending_order
 from hapvr.config import Policy
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import require_regular
+from hapvr.tables import TABLE_ERRORS
 
-Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+COLUMNS = ["query_id", "reference_id", "similarity"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredPairs:
+    """Scored pairs whose videos belong to the definition, in file order. Other rows are counted and left out.
+
+    query, reference: int32 [M]. similarity: float [M]; a score that is not finite stands as +inf and is marked in
+    `invalid`, bool [M]. num_rows: rows read.
+    """
+
+    query: NDArray[np.int32]
+    reference: NDArray[np.int32]
+    similarity: Floats
+    invalid: Bools
+    num_rows: int
+
+
+def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> ScoredPairs:
+    """Reads similarities (columns query_id, reference_id, similarity) of `definition`.
+
+    similarities: a table, or a Parquet file. Raises DataError for a missing file or column, a similarity column that is
+    not numeric, an empty table, a repeated pair, or ids all unknown to the definition.
+    """
+    what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
+    try:
+        table = similarities if isinstance(similarities, pl.DataFrame) else _read(Path(similarities))
+        problem = _problem(table)
+    except TABLE_ERRORS as error:
+        problem = str(error)
+    if problem:
+        raise DamagedError(f"{what}: not a readable table of similarities ({problem}); score again")
+    known = _with_positions(definition, table)
+    if known.is_empty():
+        raise DataError(
+            f"{what}: none of {len(table)} rows names a query and a database video of {definition.name} "
+            f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
+        )
+    query, reference = known["query"].to_numpy(), known["reference"].to_numpy()
+    repeated = len(query) - int(_table_of(definition, query, reference).sum())
+    if repeated:
+        first, second, *_ = known.filter(pl.struct("query", "reference").is_duplicated()).select(COLUMNS).row(0)
+        raise DataError(
+            f"{what}: {repeated} pairs are repeated, e.g. query {first!r} with reference {second!r}; keep one score per pair"
+        )
+    similarity = known["similarity"]
+    if similarity.dtype != pl.Float32:
+        similarity = similarity.cast(pl.Float64)
+    invalid = ~similarity.is_finite().fill_null(False).to_numpy()
+    values = np.where(invalid, np.inf, similarity.to_numpy()) if invalid.any() else similarity.to_numpy()
+    return ScoredPairs(query=query, reference=reference, similarity=values, invalid=invalid, num_rows=len(table))
+
+
+def _read(path: Path) -> pl.DataFrame:
+    """Raises one of TABLE_ERRORS."""
+    require_regular(path)
+    # ids as dictionaries are read several times as fast as strings
+    with pq.ParquetFile(path, read_dictionary=COLUMNS[:2]) as file:
+        table = file.read(columns=COLUMNS)
+    table.validate(full=True)
+    return pl.DataFrame(table)
+
+
+def _problem(table: pl.DataFrame) -> str:
+    """What is wrong with the columns; "" for nothing."""
+    for column, wanted in zip(COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True):
+        found = table.schema.get(column)
+        if found is None:
+            return f"no column {column!r}; found {table.columns}"
+        if not (found.is_numeric() if wanted == "floats" else isinstance(found, pl.String | pl.Categorical | pl.Enum)):
+            return f"column {column!r} is {str(found).lower()}, wanted {wanted}"
+    return ""
+
+
+def _with_positions(definition: BenchmarkDefinition, table: pl.DataFrame) -> pl.DataFrame:
+    """The rows whose videos the definition knows, with their positions in columns query and reference, int32."""
+    return table.with_columns(
+        pl.col(f"{column}_id").cast(pl.Enum(ids), strict=False).to_physical().cast(pl.Int32).alias(column)
+        for column, ids in (("query", definition.queries), ("reference", definition.database))
+    ).drop_nulls(["query", "reference"])
+
+
+def _table_of(definition: BenchmarkDefinition, query: NDArray[np.int32], reference: NDArray[np.int32]) -> Bools:
+    """[Q, N] bool, True at these pairs."""
+    table = np.zeros((len(definition.queries), len(definition.database)), dtype=bool)
+    table[query, reference] = True
+    return table
+
+
+def _pairs_in(definition: BenchmarkDefinition, table: pl.DataFrame) -> Bools:
+    known = _with_positions(definition, table)
+    return _table_of(definition, known["query"].to_numpy(), known["reference"].to_numpy())
 
 
 def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
     """Pairs that the task ranks: its pool without exclusions and, unless it stays, the query itself. [Q, N] bool."""
-    ranked = np.full((len(definition.queries), len(definition.database)), task.pool == "database")
-    if task.pool != "database":
-        query, reference = _pair_codes(definition, definition.labels)
+    if task.pool == "database":
+        ranked = np.ones((len(definition.queries), len(definition.database)), dtype=bool)
+    else:
+        ranked = _pairs_in(definition, definition.labels)
         if task.pool == "labelled_and_unlabelled":
-            ranked[:, np.setdiff1d(np.arange(len(definition.database)), reference)] = True
-        ranked[query, reference] = True
+            ranked |= ~ranked.any(axis=0)
     if task.exclusion is not None:
         listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
-        everywhere = listed.filter(pl.col("query_id").is_null())["reference_id"]
-        ranked[:, membership(everywhere, definition.database)] = False
-        query, reference = _pair_codes(definition, listed.filter(pl.col("query_id").is_not_null()))
-        ranked[query, reference] = False
+        ranked[:, membership(listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database)] = False
+        ranked &= ~_pairs_in(definition, listed)
     if not task.query_stays:
-        own = own_positions(definition)
-        rows = np.flatnonzero(own >= 0)
-        ranked[rows, own[rows]] = False
+        ranked &= ~_pairs_in(
+            definition, pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
+        )
     return ranked
 
 
-def relevant_pairs(definition: BenchmarkDefinition, positives: Iterable[str]) -> Bools:
-    """Pairs that carry one of the labels in `positives`. [Q, N] bool."""
-    relevant = np.zeros((len(definition.queries), len(definition.database)), dtype=bool)
-    query, reference = _pair_codes(definition, definition.labels.filter(pl.col("label").is_in(list(positives))))
-    relevant[query, reference] = True
-    return relevant
+def relevant_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
+    """Pairs that carry one of the task's positive labels. [Q, N] bool."""
+    return _pairs_in(definition, definition.labels.filter(pl.col("label").is_in(list(task.positives))))
 
 
-def _pair_codes(definition: BenchmarkDefinition, table: pl.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of query_id in the queries and of reference_id in the database. Unknown pairs are left out."""
-    query = table["query_id"].cast(pl.Enum(definition.queries), strict=False).to_physical().cast(pl.Int64)
-    reference = table["reference_id"].cast(pl.Enum(definition.database), strict=False).to_physical().cast(pl.Int64)
-    known = pl.DataFrame({"query": query, "reference": reference}).drop_nulls()
-    return known["query"].to_numpy(), known["reference"].to_numpy()
-
-
-def own_positions(definition: BenchmarkDefinition) -> NDArray[np.int64]:
-    """Position of every query in the database, -1 where it is not there. int64 [Q]."""
-    position = {video: index for index, video in enumerate(definition.database)}
-    return np.array([position.get(video, -1) for video in definition.queries])
+def relevant_and_irrelevant(
+    definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str, *, task: str
+) -> tuple[Floats, Floats]:
+    """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs], [other pairs])."""
+    chosen = next(one for one in definition.tasks if one.name == task)
+    pairs = read_pairs(definition, similarities)
+    ranked = ranked_pairs(definition, chosen)[pairs.query, pairs.reference] & ~pairs.invalid
+    relevant = relevant_pairs(definition, chosen)[pairs.query, pairs.reference]
+    return pairs.similarity[ranked & relevant], pairs.similarity[ranked & ~relevant]
 
 
 def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:
     """Which of `known` are in `ids`. bool [len(known)]."""
     return pl.Series(known).is_in(pl.Series(list(ids), dtype=pl.String).implode()).to_numpy()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Coverage:
-    """Which videos count, by position in the definition. queries_*: bool [Q]; references_*: bool [N].
-
-    in_scope: under the frozen policy the videos of the manifest, else all. scored: videos that occur in the scores.
-    available: references in the given list of ids; without a list those that occur in the scores.
-    """
-
-    queries_in_scope: Bools
-    references_in_scope: Bools
-    queries_scored: Bools
-    references_scored: Bools
-    references_available: Bools
-
-
-def coverage(
-    definition: BenchmarkDefinition, pairs: ScoredPairs, *, policy: Policy, available: frozenset[str] | None
-) -> Coverage:
-    """Coverage of the definition by the scores.
-
-    Raises ArgumentError if the frozen policy has no manifest, DataError if the manifest or the scores cover no query or
-    no reference."""
-    queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
-    if policy == "frozen":
-        if available is None:
-            raise ArgumentError("the frozen policy needs an availability manifest: the ids that both runs could use")
-        queries_in = membership(available, definition.queries)
-        references_in = membership(available, definition.database)
-        if not queries_in.any() or not references_in.any():
-            raise DataError(
-                f"{definition.name}: the availability manifest of {len(available)} ids names {int(queries_in.sum())} "
-                f"queries and {int(references_in.sum())} database videos; is it another benchmark's?"
-            )
-    inside = queries_in[pairs.query] & references_in[pairs.reference]
-    queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
-    queries_scored[pairs.query[inside]] = True
-    references_scored[pairs.reference[inside]] = True
-    return Coverage(
-        queries_in_scope=queries_in,
-        references_in_scope=references_in,
-        queries_scored=queries_scored,
-        references_scored=references_scored,
-        references_available=references_scored if available is None else membership(available, definition.database),
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,6 +162,10 @@ class Ranking:
     query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1], rows of each query.
     pooled_position: int64 [M], where each row stands in the ranking of all queries' pairs together, ties in the order
     of their rows; pooled_similarity: float [M], the similarities in that order.
+
+    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the manifest, else all.
+    scored: videos that occur in the scores in scope. available: references in the given list of ids; without a list those
+    that are scored.
     """
 
     query: NDArray[np.int32]
@@ -131,32 +175,58 @@ class Ranking:
     bounds: Ints
     pooled_position: Ints
     pooled_similarity: Floats
+    queries_in_scope: Bools
+    references_in_scope: Bools
+    queries_scored: Bools
+    references_scored: Bools
+    references_available: Bools
 
     def rows(self, query: int) -> slice:
         """Rows of one query."""
         return slice(int(self.bounds[query]), int(self.bounds[query + 1]))
 
 
-def rank_pairs(pairs: ScoredPairs, covered: Coverage) -> Ranking:
-    """The ranking of the pairs that are in scope."""
-    num_queries = len(covered.queries_in_scope)
+def rank_pairs(
+    definition: BenchmarkDefinition, pairs: ScoredPairs, *, policy: Policy, available: frozenset[str] | None
+) -> Ranking:
+    """The ranking of the pairs that are in scope.
+
+    Raises DataError if the frozen policy has no manifest that covers a query and a reference.
+    """
+    queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
     pooled = descending_order(pairs.similarity)
-    if not (covered.queries_in_scope.all() and covered.references_in_scope.all()):
-        inside = covered.queries_in_scope[pairs.query] & covered.references_in_scope[pairs.reference]
+    if policy == "frozen":
+        manifest = available or frozenset()
+        queries_in, references_in = membership(manifest, definition.queries), membership(manifest, definition.database)
+        if not queries_in.any() or not references_in.any():
+            raise DataError(
+                f"{definition.name}: the frozen policy needs an availability manifest, the ids that both runs could use; "
+                f"these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} database "
+                "videos. Is it another benchmark's?"
+            )
+        inside = queries_in[pairs.query] & references_in[pairs.reference]
         pooled = pooled[inside[pooled]]
     # a stable sort of short integers is a radix sort, much quicker than sorting by both keys at once
-    keys = pairs.query[pooled].astype(np.uint16 if num_queries <= 1 << 16 else np.int32)
+    keys = pairs.query[pooled].astype(np.uint16 if len(queries_in) <= 1 << 16 else np.int32)
     pooled_position = np.argsort(keys, kind="stable")
     order = pooled[pooled_position]
-    query = pairs.query[order]
+    query, reference = pairs.query[order], pairs.reference[order]
+    queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
+    queries_scored[query] = True
+    references_scored[reference] = True
     return Ranking(
         query=query,
-        reference=pairs.reference[order],
+        reference=reference,
         similarity=pairs.similarity[order],
         invalid=pairs.invalid[order],
-        bounds=np.searchsorted(query, np.arange(num_queries + 1)),
+        bounds=np.searchsorted(query, np.arange(len(queries_in) + 1)),
         pooled_position=pooled_position,
         pooled_similarity=pairs.similarity[pooled],
+        queries_in_scope=queries_in,
+        references_in_scope=references_in,
+        queries_scored=queries_scored,
+        references_scored=references_scored,
+        references_available=references_scored if available is None else membership(available, definition.database),
     )
 
 
@@ -178,13 +248,11 @@ class Judgement:
     status: tuple[str, ...]
 
 
-def judge(
-    definition: BenchmarkDefinition, task: Task, ranking: Ranking, covered: Coverage, *, policy: Policy
-) -> Judgement:
+def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> Judgement:
     """The task's ground truth under the policy, applied to the ranking."""
     ranked = ranked_pairs(definition, task)
-    ranked &= covered.queries_in_scope[:, None] & covered.references_in_scope[None, :]
-    truth = relevant_pairs(definition, task.positives)
+    ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
+    truth = relevant_pairs(definition, task)
     truth &= ranked
     # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
     role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
@@ -194,28 +262,23 @@ def judge(
         relevant &= ~ranking.invalid
 
     num_defined = truth.sum(axis=1)
-    num_unavailable = truth[:, ~covered.references_available].sum(axis=1)
+    num_unavailable = truth[:, ~ranking.references_available].sum(axis=1)
     leaves = policy == "official" and task.official_missing_positive == "leaves"
     num_relevant = num_defined - num_unavailable if leaves else num_defined
-    scored = covered.queries_scored
     counted = num_defined > 0
     if policy == "official":
-        counted = counted & scored
+        counted &= ranking.queries_scored
         if task.official_empty_query == "skipped":
-            counted = counted & (num_relevant > 0)
+            counted &= num_relevant > 0
     else:
-        counted = counted & covered.queries_in_scope
+        counted &= ranking.queries_in_scope
+    conditions = [num_defined == 0, ~ranking.queries_scored, num_relevant == 0]
+    names = ["no_positives", "missing", "positives_unavailable"]
     return Judgement(
         candidate=candidate,
         relevant=relevant,
         num_relevant=np.where(counted, num_relevant, 0),
         num_unavailable=num_unavailable,
         counted=counted,
-        status=_status(num_defined, num_relevant, scored),
+        status=tuple(np.select(conditions, names, default="evaluated").tolist()),
     )
-
-
-def _status(num_defined: Ints, num_relevant: Ints, scored: Bools) -> tuple[str, ...]:
-    conditions = [num_defined == 0, ~scored, num_relevant == 0]
-    names = ["no_positives", "missing", "positives_unavailable"]
-    return tuple(np.select(conditions, names, default="evaluated").tolist())

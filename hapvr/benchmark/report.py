@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
-from PIL.Image import Image
 
-from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.protocol import EvaluationResult
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
@@ -64,22 +63,12 @@ def similarity_distribution_figure(
 
 
 def similarity_matrix_figure(
-    similarity: ArrayLike,
-    *,
-    query: str = "query",
-    reference: str = "reference",
-    title: str = "",
-    query_frames: Sequence[Image] = (),
-    reference_frames: Sequence[Image] = (),
+    similarity: ArrayLike, *, query: str = "query", reference: str = "reference", title: str = ""
 ) -> Figure:
-    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6).
-
-    query_frames, reference_frames: evenly spaced pictures to show along the axes; none, or some of both.
-    """
+    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6)."""
     matrix = np.asarray(similarity, dtype=np.float32)
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    grid = figure.add_gridspec(2, 2, width_ratios=(1, 5), height_ratios=(5, 1))
-    axes = figure.add_subplot(grid[0, 1])
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.subplots()
     image = axes.imshow(
         matrix, vmin=min(0.0, float(matrix.min())), vmax=1, cmap="viridis", interpolation="nearest", aspect="auto"
     )
@@ -88,11 +77,6 @@ def similarity_matrix_figure(
     # the end of a long name tells files of one folder apart
     axes.set_ylabel(f"{query[-44:]} (frames)", parse_math=False)
     axes.set_xlabel(f"{reference[-44:]} (frames)", parse_math=False)
-    for pictures, place, stack in ((query_frames, grid[0, 0], np.vstack), (reference_frames, grid[1, 1], np.hstack)):
-        if pictures:
-            strip = figure.add_subplot(place)
-            strip.imshow(stack([np.asarray(picture.resize((160, 90))) for picture in pictures]), aspect="auto")
-            strip.set(xticks=[], yticks=[])
     return figure
 
 

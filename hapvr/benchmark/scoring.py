@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.protocol import evaluate
-from hapvr.benchmark.result import EvaluationResult
+from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.config import Policy
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
@@ -32,15 +31,9 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
 from hapvr.tables import TABLE_ERRORS
 
-SIMILARITY_SCHEMA = pa.schema(
-    [
-        pa.field("query_id", pa.string(), nullable=False),
-        pa.field("reference_id", pa.string(), nullable=False),
-        pa.field("similarity", pa.float32(), nullable=False),
-    ]
-)
 PLAN_KEY = b"hapvr.scoring_plan"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FRAMES_PER_PART = 16384
+"""A part ends when it holds this many frames; its features are in memory at once."""
 
 
 class FeatureReader(Protocol):
@@ -61,18 +54,16 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSettings:
-    """How pairs are scored. The sizes of parts change only the order of rows.
+    """How pairs are scored.
 
     dtype: of the features in their products and of the comparator.
     symmetric: mean of score(query, reference) and score(reference, query).
-    references_per_part, frames_per_part: a part ends when it holds this many references or frames; its features are
-      in memory at once.
+    references_per_part: a part ends when it holds this many references; it changes only the order of rows.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     symmetric: bool = False
     references_per_part: int = 128
-    frames_per_part: int = 16384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +93,35 @@ def evaluate_network(
 
 
 def evaluate_similarities(
-    definition: BenchmarkDefinition, reader: FeatureReader, similarities: Path, options: EvaluationOptions
+    definition: BenchmarkDefinition,
+    reader: FeatureReader,
+    similarities: pl.DataFrame | Path,
+    options: EvaluationOptions,
 ) -> EvaluationResult:
     """Evaluate similarities that were scored on the features of `reader`."""
-    available = options.available
-    if available is None and options.policy != "frozen":
+    available, policy = options.available, options.policy
+    if available is None and policy != "frozen":
         available = frozenset(reader.available())
-    return evaluate(
-        definition,
-        similarities,
-        policy=options.policy,
-        available=available,
-        bootstrap_samples=options.bootstrap_samples,
-    )
+    samples = options.bootstrap_samples
+    return evaluate(definition, similarities, policy=policy, available=available, bootstrap_samples=samples)
+
+
+def normalize_similarities(
+    similarities: pl.DataFrame, background: pl.DataFrame, *, top_k: int = 1, weight: float = 1.0
+) -> pl.DataFrame:
+    """s'(q, r) = s(q, r) - weight * mean of the top_k similarities of q to a background set (S2VS Fig. 5).
+
+    A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries; its
+    similarity to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP.
+    similarities, background: as `score_benchmark` writes them. Queries with fewer than top_k finite similarities to the
+    background use those they have.
+    """
+    finite = background.filter(pl.col("similarity").is_finite())
+    levels = finite.group_by("query_id").agg(pl.col("similarity").top_k(top_k).mean().alias("level"))
+    level = weight * pl.col("level").cast(pl.Float64)
+    normalized = (pl.col("similarity").cast(pl.Float64) - level).cast(pl.Float32)
+    joined = similarities.join(levels, on="query_id", how="left", maintain_order="left")
+    return joined.select("query_id", "reference_id", normalized.alias("similarity"))
 
 
 def score_benchmark(
@@ -146,15 +153,21 @@ def score_benchmark(
         )
     plan = _plan_digest(network, [found, reader.digests(), asdict(settings), network.scoring_settings()])
     parts = out_path.with_name(out_path.name + ".parts")
-    if out_path.is_file() and _stored_plan(out_path) == plan:
+    if out_path.is_file() and _has_plan(out_path, plan):
         shutil.rmtree(parts, ignore_errors=True)
         return out_path
     scored = _finished_references(parts, plan)
-    network, dtype = copy.deepcopy(network).to(device).eval(), DTYPES[settings.dtype]
+    network, dtype = copy.deepcopy(network).to(device).eval(), getattr(torch, settings.dtype)
     compare = network.packed_scorer(dtype=dtype, limits=Limits.for_device(device))
 
     def embed(video: str, features: Tensor) -> Tensor:
-        _require_usable(video, features, dims=network.dims)
+        fits = features.ndim == 3 and features.shape[-1] == network.dims and 0 not in features.shape
+        if not fits or not bool(torch.isfinite(features).all()):
+            wrong = "some values are not finite" if fits else f"shape {tuple(features.shape)}"
+            raise DataError(
+                f"features of {video}: {wrong}, wanted [frames, regions, {network.dims}]; they are damaged, or were made for "
+                "another model. Extract the video again"
+            )
         return network.embed(features.to(device), dtype=dtype)
 
     with torch.inference_mode():
@@ -162,55 +175,38 @@ def score_benchmark(
         query_ids = [video for video in found[0] if video in embedded]
         query = network.pack([embedded.pop(video) for video in query_ids])
         first = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
-        remaining = [video for video in found[1] if video not in scored]
-        for number, part in enumerate(_parts(reader, remaining, settings, extras=network.needs_extras), start=first):
+        remaining = reader.read([video for video in found[1] if video not in scored], extras=network.needs_extras)
+        for number, part in enumerate(_parts(remaining, settings.references_per_part), start=first):
             reference = network.pack([embed(video, features) for video, features in part])
             scores = compare(query, reference)
             if settings.symmetric:
                 scores = (scores + compare(reference, query).T) / 2
-            table = similarity_table(query_ids, [video for video, _ in part], scores.cpu().numpy())
+            columns = {
+                "query_id": np.repeat(query_ids, len(part)),
+                "reference_id": np.tile([video for video, _ in part], len(query_ids)),
+                "similarity": scores.float().cpu().numpy().ravel(),
+            }
             with write_atomic(parts / f"part-{number:06d}.parquet") as file:
-                pq.write_table(table.replace_schema_metadata({PLAN_KEY: plan.encode()}), file, compression="zstd")
-    _join_parts(parts, out_path, plan=plan)
+                pq.write_table(pa.table(columns, metadata={PLAN_KEY: plan}), file, compression="zstd")
+    files = sorted(parts.glob("part-*.parquet"))
+    schema = pq.read_schema(files[0])
+    with (
+        write_atomic(out_path) as whole,
+        pq.ParquetWriter(whole, schema, compression="zstd", write_page_checksum=True) as writer,
+    ):
+        for file in files:
+            writer.write_table(pq.read_table(file, partitioning=None))
+    shutil.rmtree(parts)
     return out_path
 
 
-def _require_usable(video: str, features: Tensor, *, dims: int) -> None:
-    """Raise DataError unless features are [T, R, dims], not empty, and finite."""
-    fits = features.ndim == 3 and features.shape[-1] == dims and 0 not in features.shape
-    if not fits or not bool(torch.isfinite(features).all()):
-        found = f"shape {tuple(features.shape)}" if not fits else "some values are not finite"
-        raise DataError(
-            f"features of {video}: {found}, wanted [frames, regions, {dims}]; they are damaged, or were made for another "
-            "model. Extract the video again"
-        )
-
-
-def similarity_table(queries: Sequence[str], references: Sequence[str], scores: NDArray[np.float32]) -> pa.Table:
-    """Rows by query, then by reference. scores: [Q, N]."""
-    query = np.repeat(np.arange(len(queries)), len(references))
-    reference = np.tile(np.arange(len(references)), len(queries))
-    return pa.Table.from_arrays(
-        [
-            pa.array(queries, pa.string()).take(pa.array(query)),
-            pa.array(references, pa.string()).take(pa.array(reference)),
-            pa.array(scores.ravel(), pa.float32()),
-        ],
-        schema=SIMILARITY_SCHEMA,
-    )
-
-
-def _parts(
-    reader: FeatureReader, references: Sequence[str], settings: ScoringSettings, *, extras: bool
-) -> Iterator[list[tuple[str, Tensor]]]:
+def _parts(features: Iterator[tuple[str, Tensor]], references_per_part: int) -> Iterator[list[tuple[str, Tensor]]]:
     part: list[tuple[str, Tensor]] = []
-    num_frames = 0
-    for video, features in reader.read(references, extras=extras):
-        part.append((video, features))
-        num_frames += len(features)
-        if len(part) >= settings.references_per_part or num_frames >= settings.frames_per_part:
+    for video, one in features:
+        part.append((video, one))
+        if len(part) >= references_per_part or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART:
             yield part
-            part, num_frames = [], 0
+            part = []
     if part:
         yield part
 
@@ -223,13 +219,12 @@ def _plan_digest(network: VideoNetwork, plan: list[object]) -> str:
     return digest.hexdigest()
 
 
-def _stored_plan(path: Path) -> str:
-    """The plan that a file of similarities was made by; "" of one that cannot be read."""
+def _has_plan(path: Path, plan: str) -> bool:
+    """Whether a file of similarities was made by this plan. One that cannot be read was not."""
     try:
-        metadata = pq.read_schema(path).metadata or {}
-        return str(metadata.get(PLAN_KEY, b"").decode())
+        return (pq.read_schema(path).metadata or {}).get(PLAN_KEY) == plan.encode()
     except TABLE_ERRORS:
-        return ""
+        return False
 
 
 def _finished_references(parts: Path, plan: str) -> set[str]:
@@ -238,23 +233,11 @@ def _finished_references(parts: Path, plan: str) -> set[str]:
     scored: set[str] = set()
     for file in sorted(parts.glob("part-*.parquet")):
         try:
-            table = pq.read_table(file, partitioning=None)
+            table = pq.read_table(file, partitioning=None) if _has_plan(file, plan) else None
         except TABLE_ERRORS:
             table = None
-        if table is not None and (table.schema.metadata or {}).get(PLAN_KEY) == plan.encode():
-            scored.update(table["reference_id"].unique().to_pylist())
-        else:
+        if table is None:
             file.unlink()
+        else:
+            scored.update(table["reference_id"].to_pylist())
     return scored
-
-
-def _join_parts(parts: Path, out_path: Path, *, plan: str) -> None:
-    """Join the parts into one file, a row group per part in their order, then remove them."""
-    schema = SIMILARITY_SCHEMA.with_metadata({PLAN_KEY: plan.encode()})
-    with (
-        write_atomic(out_path) as part,
-        pq.ParquetWriter(part, schema, compression="zstd", write_page_checksum=True) as writer,
-    ):
-        for file in sorted(parts.glob("part-*.parquet")):
-            writer.write_table(pq.read_table(file, partitioning=None).replace_schema_metadata(schema.metadata))
-    shutil.rmtree(parts)

@@ -7,7 +7,7 @@ the columns of SEGMENT_SCHEMA; predicted ones also have a `score`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -27,16 +27,6 @@ SEGMENT_SCHEMA: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(TIME_COLUMNS, pl.Float64),
 }
 PREDICTION_SCHEMA: dict[str, type[pl.DataType]] = {**SEGMENT_SCHEMA, "score": pl.Float64}
-
-_AXES = ((0, 1), (2, 3))
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Segment-level precision and recall of one pair of videos, in [0, 1]."""
-
-    precision: float
-    recall: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,49 +63,40 @@ def evaluate_segments(true: pl.DataFrame, predicted: pl.DataFrame, *, fps: float
     """Compare segments of the pairs that were looked at; a pair with neither true nor predicted segments adds nothing.
 
     true: SEGMENT_SCHEMA; predicted: PREDICTION_SCHEMA; fps: sampled frames per second, for the errors.
-    precision is the mean of `pair_overlap` over the pairs with predicted segments (0 for a pair without true ones), recall
-    the mean over the pairs with true segments, f1 the harmonic mean of both (He et al., "A Large-scale Comprehensive
-    Dataset and Copy-overlap Aware Evaluation Protocol for Segment-level Video Copy Detection", CVPR 2022, section 4).
+    VCSL's precision of a pair is a product over both time axes, so that both must be right. On an axis, a predicted segment
+    is right where it is covered by true segments that overlap it on both axes; precision is the right length of all
+    predicted segments over their length. Recall is the same with the roles changed. precision is the mean over the pairs
+    with predicted segments, recall that over the pairs with true ones, f1 the harmonic mean of both (He et al., "A
+    Large-scale Comprehensive Dataset and Copy-overlap Aware Evaluation Protocol for Segment-level Video Copy Detection",
+    CVPR 2022, section 4).
     Raises DataError for a segment whose times are not finite or that ends before it starts.
     """
     wanted, found = boxes_by_pair(true, what="true segments"), boxes_by_pair(predicted, what="predicted segments")
     empty = np.zeros((0, 4))
-    overlaps = {
-        pair: pair_overlap(wanted.get(pair, empty), found.get(pair, empty)) for pair in wanted.keys() | found.keys()
-    }
-    precision = _mean(overlaps[pair].precision for pair in found)
-    recall = _mean(overlaps[pair].recall for pair in wanted)
+    precision = _mean(_covered_part(boxes, wanted.get(pair, empty)) for pair, boxes in found.items())
+    recall = _mean(_covered_part(boxes, found.get(pair, empty)) for pair, boxes in wanted.items())
+    f1 = None
+    if precision is not None and recall is not None:
+        f1 = 2 * precision * recall / (precision + recall) if precision + recall else 0.0
     errors = np.array([_errors(box, found.get(pair, empty)) for pair, boxes in wanted.items() for box in boxes])
     errors = errors.reshape(-1, 4) * fps
-    seen = errors[~np.isnan(errors[:, 0])]
+    missed = np.isnan(errors[:, 0])
+    seen = errors[~missed]
     return SegmentMetrics(
         precision=precision,
         recall=recall,
-        f1=_harmonic_mean(precision, recall),
+        f1=f1,
         micro_ap=micro_average_precision(true, predicted) if wanted else None,
         begin_error=float(np.median(seen[:, [0, 2]])) if len(seen) else None,
         end_error=float(np.median(seen[:, [1, 3]])) if len(seen) else None,
         within_a_frame=_mean(np.all(errors <= 1 + 1e-9, axis=1).tolist()),
-        found_rate=_mean((~np.isnan(errors[:, 0])).tolist()),
-        num_pairs=len(overlaps),
+        found_rate=_mean((~missed).tolist()),
+        num_pairs=len(wanted.keys() | found.keys()),
         num_true=len(true),
         num_predicted=len(predicted),
         num_missed_pairs=len(wanted.keys() - found.keys()),
         num_false_pairs=len(found.keys() - wanted.keys()),
     )
-
-
-def pair_overlap(true: Boxes, predicted: Boxes) -> Overlap:
-    """VCSL's precision and recall of one pair: a product over both time axes, so that both must be right.
-
-    On an axis, a predicted segment is right where it is covered by true segments that overlap it on both axes; precision
-    is the right length of all predicted segments over their length. Recall is the same with the roles changed (He et al.,
-    CVPR 2022, equations 1 and 2). Without predicted segments precision is 1, without true ones recall is 1; with only one
-    of both missing the other value is 0.
-    """
-    if not len(true) or not len(predicted):
-        return Overlap(float(not len(predicted)), float(not len(true)))
-    return Overlap(_covered_part(predicted, true), _covered_part(true, predicted))
 
 
 def _covered_part(boxes: Boxes, others: Boxes) -> float:
@@ -124,12 +105,12 @@ def _covered_part(boxes: Boxes, others: Boxes) -> float:
     ends = np.minimum(boxes[:, None, 1::2], others[None, :, 1::2])
     overlaps = np.all(ends > starts, axis=2)
     part = 1.0
-    for axis, (start, end) in enumerate(_AXES):
+    for axis in (0, 1):
         covered = math.fsum(
             union_length(np.stack([starts[row, near, axis], ends[row, near, axis]], axis=1))
             for row, near in enumerate(overlaps)
         )
-        part *= covered / float((boxes[:, end] - boxes[:, start]).sum())
+        part *= covered / float((boxes[:, 2 * axis + 1] - boxes[:, 2 * axis]).sum())
     return part
 
 
@@ -143,7 +124,7 @@ def micro_average_precision(true: pl.DataFrame, predicted: pl.DataFrame) -> floa
     true: one segment or more.
     """
     wanted = boxes_by_pair(true, what="true segments")
-    total = np.array([sum(_axis_union(boxes, axis) for boxes in wanted.values()) for axis in _AXES])
+    total = np.sum([_lengths(boxes) for boxes in wanted.values()], axis=0)
     ranked = predicted.sort("score", descending=True, maintain_order=True)
     boxes_by_pair(ranked, what="predicted segments")
     matched, length = np.zeros(2), np.zeros(2)
@@ -167,13 +148,13 @@ def micro_average_precision(true: pl.DataFrame, predicted: pl.DataFrame) -> floa
 def _matched(true: Boxes, predicted: Boxes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Length on each axis that predicted and overlapped true segments share, and that predicted ones have; [2] each."""
     near = true[[bool(_area(box, predicted).any()) for box in true]] if len(true) else true
-    lengths = np.array([_axis_union(predicted, axis) for axis in _AXES])
-    both = np.array([_axis_union(np.concatenate([predicted, near]), axis) for axis in _AXES])
-    return lengths + np.array([_axis_union(near, axis) for axis in _AXES]) - both, lengths
+    lengths = _lengths(predicted)
+    return lengths + _lengths(near) - _lengths(np.concatenate([predicted, near])), lengths
 
 
-def _axis_union(boxes: Boxes, axis: Sequence[int]) -> float:
-    return union_length(boxes[:, list(axis)])
+def _lengths(boxes: Boxes) -> NDArray[np.float64]:
+    """Seconds that some box covers on each axis, [2]."""
+    return np.array([union_length(boxes[:, :2]), union_length(boxes[:, 2:])])
 
 
 def union_length(intervals: NDArray[np.float64]) -> float:
@@ -221,9 +202,3 @@ def boxes_by_pair(table: pl.DataFrame, *, what: str) -> Mapping[Pair, Boxes]:
 def _mean(values: Iterable[float]) -> float | None:
     found = [float(value) for value in values]
     return sum(found) / len(found) if found else None
-
-
-def _harmonic_mean(first: float | None, second: float | None) -> float | None:
-    if first is None or second is None:
-        return None
-    return 2 * first * second / (first + second) if first + second else 0.0

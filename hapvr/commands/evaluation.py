@@ -14,11 +14,8 @@ from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
 
 if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
-    from hapvr.benchmark.result import EvaluationResult
+    from hapvr.benchmark.protocol import EvaluationResult
     from hapvr.benchmark.scoring import EvaluationOptions
-    from hapvr.data.filesystem import DataRoot
-    from hapvr.model.family import VideoNetwork
-    from hapvr.steps.benchmark_features import BenchmarkFeatures
     from hapvr.steps.segment_scores import SegmentScores
 
 RAW, NORMALIZED = "raw", "normalized"
@@ -41,10 +38,6 @@ def evaluate(
         Path | None,
         typer.Option(help="Keep the similarities of --features here. A stopped call with the same --out is resumed."),
     ] = None,
-    dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of features and comparator in scoring.")
-    ] = "float32",
-    symmetric: Annotated[bool, typer.Option("--symmetric", help="Mean of the scores of both directions.")] = False,
     normalize: Annotated[
         str | None,
         typer.Option(
@@ -59,9 +52,6 @@ def evaluate(
             "--segments", help="Also measure when copies are found, on a benchmark that knows their true times."
         ),
     ] = False,
-    matches: Annotated[
-        Path | None, typer.Option(help="Keep the segments here, as CSV with VSC2022's columns; implies --segments.")
-    ] = None,
     benchmark_files: Annotated[
         Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
     ] = None,
@@ -72,7 +62,7 @@ def evaluate(
         Path | None,
         typer.Option(
             help="For `frozen`: the videos that count, as Parquet or CSV with a column video_id, or as the folder "
-            "availability/SOURCE of a data root."
+            "videos of a data root."
         ),
     ] = None,
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
@@ -83,48 +73,36 @@ def evaluate(
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.errors import ArgumentError
 
-    only_features = {"--out": out, "--normalize": normalize, "--segments": segments or None, "--matches": matches}
-    named = [option for option, value in only_features.items() if value is not None]
     if (features is None) != (model is None) or (features is None) == (similarities is None):
         raise ArgumentError("wanted --similarities FILE, or both --features DIR and --model MODEL")
-    if similarities is not None and named:
-        raise ArgumentError(f"{', '.join(named)}: wanted with --features DIR and --model MODEL")
+    if similarities is not None and (out or normalize or segments):
+        raise ArgumentError("--out, --normalize, --segments: wanted with --features DIR and --model MODEL")
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = None if available is None else _video_ids(available, definition)
+    found = None
     if similarities is not None:
         result = evaluate_benchmark(definition, similarities, policy=policy, available=ids, bootstrap_samples=bootstrap)
-        results, found = {RAW: result}, None
+        results = {RAW: result}
     else:
-        from hapvr.benchmark.scoring import EvaluationOptions, ScoringSettings
+        from hapvr.benchmark.scoring import EvaluationOptions
         from hapvr.networks.extract import choose_device
 
         options = EvaluationOptions(
-            policy=policy,
-            available=ids,
-            bootstrap_samples=bootstrap,
-            scoring=ScoringSettings(dtype=dtype, symmetric=symmetric),
-            device=choose_device("auto"),
+            policy=policy, available=ids, bootstrap_samples=bootstrap, device=choose_device("auto")
         )
+        place = model_folder(str(model), tracking_uri)
         with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
             results, found = _from_features(
-                definition,
-                str(features),
-                model_folder(str(model), tracking_uri),
-                out or Path(folder) / "similarities.parquet",
-                options,
-                background=normalize,
-                segments=segments or matches is not None,
+                definition, str(features), place, out, Path(folder), options, background=normalize, segments=segments
             )
     content, text = results[RAW].to_json(), _text(definition, results)
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
     if found is not None:
-        from hapvr.steps.segment_scores import segments_markdown, write_matches
+        from hapvr.steps.segment_scores import segments_markdown
 
         content["segments"] = found.to_json()
         text = f"{text}\n\n{segments_markdown(found)}"
-        if matches is not None:
-            write_matches(found.predicted, matches)
     show(content, as_json=as_json, text=text)
 
 
@@ -132,58 +110,46 @@ def _from_features(
     definition: BenchmarkDefinition,
     features: str,
     model: Path,
-    out: Path,
+    out: Path | None,
+    folder: Path,
     options: EvaluationOptions,
     *,
     background: str | None,
     segments: bool,
 ) -> tuple[dict[str, EvaluationResult], SegmentScores | None]:
     """Results of the raw and, with a background, of the normalised scores, and how well segments are found."""
-    from hapvr.benchmark.scoring import evaluate_network
+    from hapvr.benchmark.scoring import (
+        evaluate_network,
+        evaluate_similarities,
+        normalize_similarities,
+        score_benchmark,
+    )
     from hapvr.data.features import FeatureStore
+    from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
-    from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
+    from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
+    from hapvr.steps.segment_scores import score_segments, true_segments
+    from hapvr.tables import read_frame
 
+    if segments:
+        true_segments(definition)  # refuses a benchmark without them before the long work
     chosen = load_similarity_model(model)
-    root = data_root(features, None, option="--features")
+    root = data_root(features)
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
-    if segments:
-        from hapvr.steps.segment_scores import score_segments, true_segments
-
-        true_segments(definition)  # refuses a benchmark without them before the long work
-    results = {RAW: evaluate_network(chosen.network, definition, reader, out, options)}
+    network, device, scores = chosen.network, options.device, out or folder / "similarities.parquet"
+    results = {RAW: evaluate_network(network, definition, reader, scores, options)}
     if background is not None:
-        results[NORMALIZED] = _normalized(chosen.network, definition, reader, root, background, out, options)
+        others, videos = background_features(root, definition, background)
+        levels = folder / "background.parquet"
+        score_benchmark(network, definition, others, levels, references=videos, device=device)
+        normalized = normalize_similarities(read_frame(scores), read_frame(levels))
+        results[NORMALIZED] = evaluate_similarities(definition, reader, normalized, options)
     if not segments:
         return results, None
-    return results, score_segments(
-        chosen.network, definition, reader, out, threshold=chosen.frame_threshold, device=options.device
-    )
-
-
-def _normalized(
-    network: VideoNetwork,
-    definition: BenchmarkDefinition,
-    reader: BenchmarkFeatures,
-    root: DataRoot,
-    source: str,
-    similarities: Path,
-    options: EvaluationOptions,
-) -> EvaluationResult:
-    """Results of scores less each query's similarity to the videos of a source."""
-    from hapvr.benchmark.normalization import normalize_similarities
-    from hapvr.benchmark.scoring import evaluate_similarities, score_benchmark
-    from hapvr.steps.benchmark_features import background_features
-
-    features, videos = background_features(root, definition, source)
-    device, settings = options.device, options.scoring
-    with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
-        levels = Path(folder) / "background.parquet"
-        score_benchmark(network, definition, features, levels, references=videos, device=device, settings=settings)
-        file = normalize_similarities(similarities, levels, Path(folder) / "normalized.parquet")
-        return evaluate_similarities(definition, reader, file, options)
+    threshold = frame_threshold(chosen.calibration)
+    return results, score_segments(network, definition, reader, scores, threshold=threshold, device=device)
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
@@ -213,7 +179,7 @@ def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
     from hapvr.tables import TABLE_ERRORS, read_user_table
 
     try:
-        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        files = sorted(path.rglob("index.parquet")) if path.is_dir() else [path]
         table = pl.concat([read_user_table(file) for file in files])
         return frozenset(stored_ids(definition, available_videos(table)))
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:

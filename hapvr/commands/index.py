@@ -1,4 +1,4 @@
-"""`hapvr index build | update | status | verify`: the index that searches use."""
+"""`hapvr index build | update | status`: the index that searches use."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def update(
 def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.data.features import finished_shards
-    from hapvr.search.current import current_index
+    from hapvr.search.collection import current_index
 
     project = _open(config, set_)
     current = current_index(project.root)
@@ -113,26 +113,6 @@ def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = F
     show(result, as_json=as_json, text="\n".join(lines))
 
 
-@app.command("verify")
-@exit_codes
-def verify(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
-    """Read every file of the index, and search for stored vectors: exit 1 where one is damaged, or too few are found."""
-    from hapvr.search.current import current_index
-
-    project = _open(config, set_)
-    current, least = current_index(project.root), project.config.search.index.min_recall
-    index = current.open(project.root, project.config.search)
-    damaged = index.verify()
-    recall = 0.0 if damaged else index.recall()
-    passed = recall >= least
-    found = f"stored vectors found {100 * recall:.1f} % of their exact neighbours (wanted {100 * least:g} %)"
-    lines = damaged or [f"every file is what was written; {found}{'' if passed else ': run `hapvr index build`'}"]
-    result = {"place": current.place, "damaged": damaged, "recall": recall, "min_recall": least, "passed": passed}
-    show(result, as_json=as_json, text="\n".join(lines))
-    if not passed:
-        raise typer.Exit(FAILED)
-
-
 def _open(config: Path, set_: list[str] | None) -> Project:
     from hapvr.steps.project import Project
 
@@ -140,6 +120,7 @@ def _open(config: Path, set_: list[str] | None) -> Project:
 
 
 def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool) -> None:
+    from hapvr.search.index import MIN_RECALL
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 
@@ -163,7 +144,7 @@ def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool
     ]
     if not made.passed:
         lines.append(
-            f"failed   wanted {100 * project.config.search.index.min_recall:g} %, so "
+            f"failed   wanted {100 * MIN_RECALL:g} %, so "
             + ("the index before it keeps answering" if made.serving is not None else "it does not answer")
             + "; raise search.index.probed_lists, refine_factor or code_bits"
         )

@@ -1,20 +1,16 @@
-"""`hapvr models import | list | show | card | lineage | promote | rollback`."""
+"""`hapvr models import | list | show | promote | rollback`."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
 from hapvr.commands.terminal import JsonOption, exit_codes, show
-
-if TYPE_CHECKING:
-    from hapvr.registry.versions import Lineage
 
 
 def _model_name(name: str) -> str:
@@ -71,7 +67,7 @@ def import_(
     else:
         network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
         save_network(network, out, metadata={"import": report.as_metadata()})
-        result = {"folder": str(out), **report.as_metadata()}
+        result = {"folder": str(out), "settings": network.scoring_settings(), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
@@ -91,76 +87,22 @@ def list_(
 @exit_codes
 def show_(
     model: Annotated[
-        str,
-        typer.Argument(help="A version's number, an alias such as champion, a models:/ name, or a bundle folder."),
-    ],
+        str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
+    ] = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
-    """What a model is made of: sampling, backbone weights, network, where it came from."""
+    """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.description import read_description
+    from hapvr.scorer.description import CARD_FILE, read_description
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
-    description = read_description(model_folder(model, tracking_uri))
-    stored = description.model_dump(mode="json")
-    show(stored, as_json=as_json, text=json.dumps(stored, indent=1))
-
-
-@app.command("card")
-@exit_codes
-def card_(
-    version: Annotated[str, typer.Argument(help="A version's number, or an alias such as champion.")] = "champion",
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
-) -> None:
-    """The model card of a version: data, weights, settings, metrics, calibration, limits."""
-    client, registry = _registry(tracking_uri)
-    card = registry.read_card(client, name, version)
-    show({"name": name, "version": version, "card": card}, as_json=as_json, text=card)
-
-
-@app.command("lineage")
-@exit_codes
-def lineage_(
-    version: Annotated[
-        str | None, typer.Argument(help="A version's number, or an alias such as champion. Default: champion.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Instead: the versions that were trained on this shard, or on data of this digest."),
-    ] = None,
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
-) -> None:
-    """From a version to its MLflow run, Dagster run, code and data; with --data from data to the versions that have seen it."""
-    if data is not None and version is not None:
-        raise typer.BadParameter("give a version, or --data, not both")
-    client, registry = _registry(tracking_uri)
-    found = (
-        [registry.lineage_of(client, name, version or "champion")]
-        if data is None
-        else registry.versions_from(client, name, data)
-    )
-    text = "\n".join(line for lineage in found for line in _lineage_lines(lineage))
-    result = {"name": name, "versions": [asdict(lineage) for lineage in found]}
-    show(result, as_json=as_json, text=text or f"no version of {name} was trained on {data}")
-
-
-def _lineage_lines(lineage: Lineage) -> list[str]:
-    lines = [
-        f"version {lineage.version}" + (f" ({', '.join(lineage.aliases)})" if lineage.aliases else ""),
-        f"  MLflow run   {lineage.mlflow_run}",
-        f"  Dagster run  {lineage.dagster_run or '(none: trained from the command line)'}",
-        f"  code         {lineage.revision}",
-        *(f"  {part:<12} {source} weights" for part, source in lineage.weights.items()),
-        *(f"  {digest}  {part}" for part, digest in lineage.data.items()),
-    ]
-    return [*lines, f"  data unknown: {lineage.lost}"] if lineage.lost else lines
+    folder = model_folder(model, tracking_uri)
+    stored = read_description(folder).model_dump(mode="json")
+    card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
+    show(stored | {"card": card}, as_json=as_json, text=card or json.dumps(stored, indent=1))
 
 
 @app.command("promote")

@@ -34,11 +34,11 @@ def mark(
     as_json: JsonOption = False,
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
-    from hapvr.steps import marking
+    from hapvr.search import marks
     from hapvr.steps.project import Project
 
     verdict: Verdict = "match" if said is Said.match else "not_a_match"
-    made = marking.mark(Project.open(config), one, other, verdict)
+    made = marks.mark(Project.open(config).root, one, other, verdict)
     show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
 
 
@@ -46,10 +46,10 @@ def mark(
 @exit_codes
 def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
     """Take back what was said about two videos."""
-    from hapvr.steps import marking
+    from hapvr.search import marks
     from hapvr.steps.project import Project
 
-    gone = marking.unmark(Project.open(config), one, other)
+    gone = marks.unmark(Project.open(config).root, one, other)
     text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
     show({"removed": None if gone is None else asdict(gone)}, as_json=as_json, text=text)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, say, show
+from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -23,7 +21,6 @@ MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
 """Videos of one call. Lists that name others twice would otherwise grow without end."""
-CSV_COLUMNS = ("query", "reference", "verdict", "similarity", "probability", "error", "warning")
 ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
 ]
@@ -49,16 +46,11 @@ def score(
         ),
     ] = None,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print a CSV row per pair.")] = False,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
 
     Every query is compared with every reference. A video that cannot be read is a row with an error.
     """
-    from hapvr.errors import ArgumentError
-
-    if as_json and as_csv:
-        raise ArgumentError("--json and --csv: wanted one of the two")
     queries, others = expand([query]), expand(references)
     scorer = load_scorer(model, tracking_uri)
 
@@ -74,19 +66,16 @@ def score(
         )
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
-    if as_csv:
-        say(_csv(pairs), nl=False)
-    else:
-        result = {
-            "model": model,
-            "warning": scorer.warning,
-            "precision": precision,
-            "prior": prior if prior is not None or calibration is None else calibration.prior,
-            "pairs": pairs,
-            "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
-        }
-        lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
-        show(result, as_json=as_json, text="\n".join(lines))
+    result = {
+        "model": model,
+        "warning": scorer.warning,
+        "precision": precision,
+        "prior": prior if prior is not None or calibration is None else calibration.prior,
+        "pairs": pairs,
+        "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
+    }
+    lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    show(result, as_json=as_json, text="\n".join(lines))
     if any(row.similarity is None for row in rows):
         raise typer.Exit(FAILED)
 
@@ -103,10 +92,8 @@ def expand(names: list[str]) -> list[str]:
     for name in names:
         try:
             inside = [name] if "://" in name else _inside(Path(name))
-        except (OSError, ValueError) as error:
-            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from error
-        except RecursionError:
-            raise DataError(f"video: {name}: lists name each other in a circle; correct them") from None
+        except (OSError, ValueError, RecursionError) as error:  # of lists that name each other, too
+            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:
             raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
@@ -116,7 +103,6 @@ def expand(names: list[str]) -> list[str]:
 
 
 def _inside(path: Path) -> list[str]:
-    from hapvr.errors import DataError
     from hapvr.video.sources import VIDEO_SUFFIXES
 
     if path.is_dir():
@@ -125,7 +111,7 @@ def _inside(path: Path) -> list[str]:
         lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
         return expand([line for line in lines if line and not line.startswith("#")])
     if not path.exists():
-        raise DataError(f"video: {path} does not exist; correct the path")
+        raise FileNotFoundError("no such file")
     return [str(path)]
 
 
@@ -142,21 +128,19 @@ def _pair(row: PairScore, calibration: Calibration | None, precision: float, pri
 
 def _header(model: str, scorer: VideoScorer, precision: float, prior: float | None) -> list[str]:
     """The model, what its verdicts rest on, and its warning."""
-    lines = [f"model    {model}"]
     calibration = scorer.calibration
     if calibration is None:
-        lines.append("verdicts none: this model has no calibration, so only similarities are shown")
+        verdicts = "none: this model has no calibration, so only similarities are shown"
     else:
         share = calibration.prior if prior is None else prior
-        lines.append(f"verdicts at precision {precision:g}, where {100 * share:.3g} % of the pairs match")
-        threshold = calibration.threshold(precision).similarity
+        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
         if prior is None:
-            lines[-1] += (
-                "; no similarity reaches it"
-                if threshold is None
-                else f": a match is a similarity from {threshold:+.4f} on"
+            reached = calibration.threshold(precision).similarity
+            verdicts += (
+                "; no similarity reaches it" if reached is None else f": a match is a similarity from {reached:+.4f} on"
             )
-    return [*lines, f"warning  {scorer.warning}"] if scorer.warning else lines
+    warning = [f"warning  {scorer.warning}"] if scorer.warning else []
+    return [f"model    {model}", f"verdicts {verdicts}", *warning]
 
 
 def _lines(pair: dict[str, Any]) -> list[str]:
@@ -167,22 +151,13 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
     lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}"]
-    if pair["verdict"] == "no match" or pair["segments"] is None:
-        return lines
-    lines += [
-        f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
-        f"{clock(part['reference_start_s'])}-{clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
-        for part in pair["segments"]
-    ]
-    return lines if pair["segments"] else [*lines, "         no matching segments"]
-
-
-def _csv(pairs: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(pairs)
-    return text.getvalue()
+    if pair["verdict"] != "no match" and pair["segments"] is not None:
+        lines += [
+            f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
+            f"{clock(part['reference_start_s'])}-{clock(part['reference_end_s'])}  (frame similarity {part['score']:.2f})"
+            for part in pair["segments"]
+        ] or ["         no matching segments"]
+    return lines
 
 
 def model_folder(model: str, tracking_uri: str) -> Path:

@@ -1,11 +1,13 @@
-"""`hapvr search`: which videos of the collection contain footage of a query, where, and how sure."""
+"""`hapvr search`, `duplicates` and `watch`: what contains footage of a query, which videos are copies, what watch lists find."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,8 +26,14 @@ from hapvr.commands.terminal import (
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
-    from hapvr.search.match import Match, SearchAnswer
-    from hapvr.search.query import Part
+    from hapvr.search.duplicates import DuplicatePair, GroupMember
+    from hapvr.search.match import Match, Part, SearchAnswer
+
+OUT_SUFFIXES = (".csv", ".parquet", ".json")
+OutOption = Annotated[Path | None, typer.Option(help=f"Also write the rows to a {', '.join(OUT_SUFFIXES)} file.")]
+FolderOption = Annotated[
+    str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
+]
 
 
 @exit_codes
@@ -48,12 +56,8 @@ def search(
         typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
     ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
-    folder: Annotated[
-        str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
-    ] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the matches to a .csv, .parquet, .json or .html file.")
-    ] = None,
+    folder: FolderOption = "",
+    out: OutOption = None,
     as_json: JsonOption = False,
     model: IndexModelOption = None,
     set_: SetOption = None,
@@ -63,6 +67,7 @@ def search(
     A search always ranks. That nothing was found is an answer; a query that cannot be used is a row with an error.
     """
     from hapvr.errors import ArgumentError
+    from hapvr.files import write_atomic
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
@@ -70,7 +75,7 @@ def search(
 
     if not queries and not ids:
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
-    check_out(out, ".csv", ".parquet", ".json", ".html")
+    _check_out(out)
     options = SearchOptions(
         part=_part(at, from_, to),
         top=top,
@@ -93,42 +98,112 @@ def search(
             progress(number, len(asked))
             answers.append(answer_or_error(name, ask))
     values = answer_values(answers)
-    if out is not None and out.suffix.lower() == ".json":
-        write_out(out, lambda part: part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8"))
-    elif out is not None and out.suffix.lower() == ".html":
-        write_out(out, lambda part: part.write_text(searcher.page(answers), encoding="utf-8"))
-    elif out is not None:
-        write_out(out, lambda part: export_table(answer_table(answers), part, out.suffix.lower()))
+    if out is not None:
+        with write_atomic(out) as part:
+            if out.suffix.lower() == ".json":
+                part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+            else:
+                export_table(answer_table(answers), part, out.suffix.lower())
     result = {"config": str(config), "queries": values}
     show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
     if any(answer.error for answer in answers):
         raise typer.Exit(FAILED)
 
 
-def check_out(out: Path | None, *suffixes: str) -> None:
-    """Raise ArgumentError for an `--out` of another kind of file."""
+@exit_codes
+def duplicates(
+    config: ConfigOption,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
+    ] = False,
+    folder: FolderOption = "",
+    out: OutOption = None,
+    model: IndexModelOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other footage.
+
+    Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
+    """
+    from hapvr.files import write_atomic
+    from hapvr.search.duplicates import group_rows, pair_table
+    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
+    from hapvr.steps.project import Project
+    from hapvr.steps.searcher import Searcher
+    from hapvr.tables import export_table
+
+    _check_out(out)
+    project = Project.open(config, overrides=overrides(set_))
+    searcher = Searcher.open(project, model=model)
+    for key in searcher.collection.shards():
+        with progress_bar(key) as progress:
+            make_duplicate_pairs(project, searcher, key, progress=progress)
+    if pairs:
+        found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
+        found = [one for one in found if one.first.startswith(folder) or one.second.startswith(folder)]
+        rows, text = pair_table(found), _pair_lines(found)
+    else:
+        members = make_duplicate_groups(project, searcher)
+        chosen = {member.group for member in members if member.video_id.startswith(folder)}
+        members = [member for member in members if member.group in chosen]
+        rows, text = group_rows(members), _group_lines(members)
+    if out is not None:
+        with write_atomic(out) as part:
+            export_table(rows, part, out.suffix.lower())
+    show({"pairs" if pairs else "groups": rows.to_pylist()}, as_json=as_json, text="\n".join(text))
+
+
+@exit_codes
+def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+    """Compare the queries of `watch.lists` with shards that are new, list all matches, and post those that wait.
+
+    The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
+    """
+    from hapvr.errors import ConfigError
+    from hapvr.steps.alerts import deliver_alerts
+    from hapvr.steps.project import Project
+    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
+
+    project = Project.open(config, overrides=overrides(set_))
+    if not project.config.watch.lists:
+        raise ConfigError("watch.lists: the configuration has none; see docs/search.md, section watch lists")
+    keys = list(unwatched_shards(project))
+    failed: dict[str, str] = {}
+    if keys:
+        searcher = Searcher.open(project)
+        for key in keys:
+            with progress_bar(key) as progress:
+                failed |= make_watch_matches(project, searcher, key, progress=progress).failed
+    delivery = deliver_alerts(project)
+    rows = all_matches(project)
+    lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
+    lines += [
+        f"{row['watch_list']:<16}  {100 * row['probability']:5.1f} %  {row['query']} - {row['video_id']}"
+        for row in rows
+    ]
+    lines += [f"failed   {name}: {reason}" for name, reason in sorted(failed.items())]
+    if project.config.watch.webhook is not None:
+        said = f"; {delivery.problem}" if delivery.problem else ""
+        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}")
+    posted = {"posted": delivery.delivered, "waiting": delivery.waiting}
+    show({"shards": keys, "matches": rows, "failed": failed, **posted}, as_json=as_json, text="\n".join(lines))
+    if failed or delivery.problem:
+        raise typer.Exit(FAILED)
+
+
+def _check_out(out: Path | None) -> None:
     from hapvr.errors import ArgumentError
 
-    if out is not None and out.suffix.lower() not in suffixes:
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(suffixes)}")
-
-
-def write_out(out: Path, write: Callable[[Path], Any]) -> None:
-    """Write the file of `--out` whole, or not at all. Raises DataError where it cannot be written."""
-    from hapvr.errors import DataError
-    from hapvr.files import write_atomic
-
-    try:
-        with write_atomic(out) as part:
-            write(part)
-    except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); correct the path or its permissions") from error
+    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
 
 
 def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:
     """The part of the query that the options name. Raises ArgumentError."""
     from hapvr.errors import ArgumentError
-    from hapvr.search.query import Part
+    from hapvr.search.match import Part
 
     if at is not None and (from_ is not None or to is not None):
         raise ArgumentError("--at and --from/--to: wanted one of the two")
@@ -171,3 +246,25 @@ def _match_lines(match: Match) -> list[str]:
         for part in match.segments
     ]
     return lines
+
+
+def _group_lines(members: list[GroupMember]) -> list[str]:
+    groups = [(name, list(group)) for name, group in groupby(members, key=lambda member: member.group)]
+    lines = [f"{len(groups)} groups of copies, {len(members) - len(groups)} videos more than needed"]
+    for name, group in groups:
+        lines.append(f"group {name}, {len(group)} videos")
+        for member in group:
+            file = member.metadata
+            size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
+            lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}): {member.reason}")
+    return lines
+
+
+def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
+    counts = Counter(pair.kind for pair in pairs)
+    lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
+    return lines + [
+        f"{pair.kind:<13}  {100 * pair.probability:5.1f} %  {pair.first} ({100 * pair.first_covered:.0f} %) - "
+        f"{pair.second} ({100 * pair.second_covered:.0f} %){'  marked as a match' if pair.mark else ''}"
+        for pair in pairs
+    ]

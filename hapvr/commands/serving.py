@@ -12,9 +12,7 @@ from hapvr.commands.terminal import ConfigOption, IndexModelOption, JsonOption, 
 @exit_codes
 def serve(
     config: ConfigOption,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0: any that is free. Default: service.port.")
-    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
@@ -23,14 +21,11 @@ def serve(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve searches and their page until it is interrupted. The address is printed once it answers."""
+    """Serve searches and their page until it is interrupted. The address is printed first."""
     from hapvr.serving.server import Server
     from hapvr.steps.project import Project
-    from hapvr.steps.search_model import check_model
 
     project = Project.open(config, overrides=overrides(set_))
-    if model is not None:  # what was typed is looked at now; what the index names may come later
-        check_model(project, model)
-    chosen = project.config.service.port if port is None else port
-    server = Server(project, host=host, port=chosen, allow_remote=allow_remote, model=model)
-    server.run(lambda: show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}"))
+    server = Server(project, host=host, port=port, allow_remote=allow_remote, model=model)
+    show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
+    server.run()

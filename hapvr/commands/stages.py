@@ -1,8 +1,9 @@
-"""`hapvr run | status | download | sample | extract | train`: the chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the chain without Dagster."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,6 +17,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
+    data_root,
     exit_codes,
     overrides,
     progress_bar,
@@ -27,10 +29,16 @@ from hapvr.errors import ArgumentError, DataError
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
+features = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in.")
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
 ]
+
+
+@features.callback()
+def _group() -> None:
+    """Typer makes a group of one verb only where it has a callback."""
 
 
 @exit_codes
@@ -122,23 +130,94 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
-    from hapvr.steps.training import finish_training, prepare_training, run_training
+    from hapvr.chain import CHAIN
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
     project = _open(config, set_)
     if seeds > 1:
-        from hapvr.steps.seeds import seeds_text, train_seeds
+        from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
         if any(one.failure for one in runs):
             raise typer.Exit(FAILED)
         return
-    training = prepare_training(project, key, tags={})
-    run_training(project, training)
-    result: dict[str, Any] = finish_training(project, training)
-    result |= {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
+    result = CHAIN["similarity_model"].run(project, run=key)
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+@exit_codes
+def verify(
+    root: Annotated[str | None, typer.Option(help="The data root: a folder or a URL.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Check the data root of this configuration.")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
+    ] = False,
+    videos: Annotated[
+        bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
+    from hapvr.upkeep import KINDS, verify_root
+    from hapvr.upkeep import repair as make_again
+
+    if repair and config is None:
+        raise ArgumentError("--repair: give --config too, since files are made again with its settings")
+    if (root is None) == (config is None):
+        raise ArgumentError("--root and --config: give one of the two")
+    opened = _open(config, None).root if config is not None else data_root(str(root))
+    with progress_bar("files") as progress:
+        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
+    if repair and config is not None:
+        with progress_bar("repairs") as progress:
+            checks = make_again(_open(config, None), checks, progress=progress)
+    lines = [
+        f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
+        for check in checks
+    ]
+    show(
+        {"data_root": opened.url, "files": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines)
+    )
+    if any(check.state not in ("ok", "repaired") for check in checks):
+        raise typer.Exit(FAILED)
+
+
+@features.command("import")
+@exit_codes
+def import_features(
+    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
+    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
+    benchmark: Annotated[
+        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.steps import features as step
+
+    root = data_root(out)
+    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
+    with progress_bar("videos") as progress:
+        done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+    settings = done[0].shard.require({}).settings
+    reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
+    result: dict[str, Any] = {
+        "data_root": root.url,
+        "shards": [one.shard.key for one in done],
+        "new_shards": sum(one.done for one in done),
+        "ok": sum(one.num_ok for one in done),
+        "failed": dict(sorted(reasons.items())),
+        "regions": settings["num_regions"],
+        "dims": settings["dims"],
+        "sha256": settings["imported"]["sha256"],
+    }
+    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 
 
 def _open(config: Path, set_: list[str] | None) -> Project:

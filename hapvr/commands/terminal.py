@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
+import click
 import typer
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_CALL = 2
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
-
-PANIC = "PanicException"
-"""What libraries that are written in Rust raise where they give up; it is no `Exception`."""
 
 FOREIGN = {
     "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
@@ -65,9 +63,6 @@ IndexModelOption = Annotated[
     ),
 ]
 
-VERB_GROUPS = ("benchmarks", "features", "index", "models", "pairs")
-"""Modules of this package whose functions are verbs below the module's name."""
-
 _began = threading.Event()
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -84,25 +79,19 @@ def exit_codes(verb: Verb) -> Verb:
         as_json = bool(options.get("as_json"))
         try:
             verb(*arguments, **options)
-        except (typer.Exit, typer.Abort, typer.BadParameter):
+        except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt, SystemExit):
             raise
         except HapvrError as error:
             code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError | MissingPartError) else FAILED
             fail(str(error), code, as_json=as_json)
-        except Exception as error:
+        except BaseException as error:  # libraries written in Rust raise a PanicException, which is no Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
                 package = str(error.name).partition(".")[0]
-                group = verb.__module__.rpartition(".")[2]  # of `hapvr index status` and the like
-                name = verb.__name__.strip("_")
-                said = f"{group} {name}" if group in VERB_GROUPS else name
+                said = click.get_current_context().command_path.partition(" ")[2]  # e.g. `index status`
                 sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint(package, said)}"
                 fail(sentence, WRONG_CALL, as_json=as_json)
-            fail(_unforeseen(error), FAILED, as_json=as_json)
-        except BaseException as error:
-            if type(error).__name__ != PANIC or os.environ.get(TRACEBACK_VARIABLE):
-                raise
             fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]
@@ -166,21 +155,12 @@ def overrides(values: list[str] | None) -> dict[str, Any]:
     return parsed
 
 
-def data_root(place: str | None, config: Path | None, *, option: str) -> DataRoot:
-    """The data root at `place` (a folder, a URL, or the folder `features` in it), or that of a configuration.
-
-    option: what `place` is called, for the ArgumentError where both or neither are given.
-    """
+def data_root(place: str) -> DataRoot:
+    """The data root at a folder or URL, or that which the folder `features` at it belongs to."""
     from hapvr.data.features import STAGE
     from hapvr.data.filesystem import DataRoot
 
-    if (place is None) == (config is None):
-        raise ArgumentError(f"{option} and --config: wanted one of the two, got {'none' if place is None else 'both'}")
-    if config is not None:
-        from hapvr.steps.project import Project
-
-        return Project.open(config).root
-    root = DataRoot(str(place))
+    root = DataRoot(place)
     above, _, last = root.url.rstrip("/").rpartition("/")
     return DataRoot(above or ".") if last == STAGE and not root.list_folders(STAGE) else root
 

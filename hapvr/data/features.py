@@ -5,27 +5,28 @@ With `features.pooled` a row also has the frame's pooled vector before whitening
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
-from hapvr.data.rows import VideoRows, places_of_videos
-from hapvr.data.shards import STATUS_OK, Columns, Shard
-from hapvr.data.tensors import tensor_field
-from hapvr.errors import DataError
-from hapvr.progress import Progress, no_progress
+from hapvr.data.shards import Shard, VideoRows
+from hapvr.data.tensors import Columns, tensor_field, tensor_shape
+from hapvr.errors import DamagedError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "features"
+POOLED, MAGNITUDE = EXTRAS_COLUMNS = ("pooled", "magnitude")
+EXTRAS_SETTING = "pooled"
+"""In the settings of shards that have these columns; it does not change their regions."""
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
@@ -58,12 +59,15 @@ class FeatureFile:
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
-        file = shard.open_data()
+        index = shard.read()
+        file, places = shard.open_data(index), index.places()
         dims = stored_extras_dims(shard, file, required=extras)
         self.extras_dims = dims if extras else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
-        self._times = VideoRows(shard, ["timestamp_s"], file=file)
-        self._regions = VideoRows(shard, ["regions", *(EXTRAS_COLUMNS if extras else ())], file=file)
+        self._shard = shard
+        self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
+        columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
+        self._regions = VideoRows(shard, columns, file=file, places=places)
 
     @property
     def video_ids(self) -> list[str]:
@@ -76,7 +80,12 @@ class FeatureFile:
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        return self._times.times(video_id)
+        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
+        if not all(map(math.isfinite, times)):
+            raise DamagedError(
+                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
+            )
+        return times
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
@@ -91,19 +100,20 @@ class FeatureStore:
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
+        self._settings = dict(self._shards[0].require({}).settings) if self._shards else {}
         self._shard_of: dict[str, Shard] = {}
         self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
         for shard in self._shards:
-            own = shard.require({}).settings
-            shard.require(dict.fromkeys(own) | self.settings)  # compares the union of both settings
-            self._shard_of |= dict.fromkeys(places_of_videos(shard), shard)
+            index = shard.read()
+            shard.require(dict.fromkeys(index.provenance.settings) | self._settings)  # the union of both settings
+            self._shard_of |= dict.fromkeys(index.places(), shard)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the features were made with. Raises DataError if there are no shards."""
         if not self._shards:
             raise DataError("storage: no shard of features was asked for; see the sources of the configuration")
-        return dict(self._shards[0].require({}).settings)
+        return self._settings
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
@@ -126,16 +136,14 @@ class FeatureStore:
                 yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the frames of a video. Raises DataError for one without features."""
-        if video_id not in self._shard_of:
-            raise DataError(f"features: there are none of {video_id!r}; extract them first")
+        """Seconds [T] of the frames of a video, one of `available`."""
         return self._open(self._shard_of[video_id], extras=False).times(video_id)
 
     def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:
         """A process may open about a thousand files, and a collection may have more shards."""
         place = (shard.key, extras)
         if place not in self._files:
-            shard.require(self.settings)  # it may have been made again since
+            shard.require(self._settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             self._files[place] = FeatureFile(shard, extras=extras)
@@ -149,50 +157,46 @@ def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return finished, tuple(key for key in keys if key not in finished)
 
 
-@dataclass(frozen=True)
-class FeatureStatistics:
-    """What a data root holds of features, from the indexes alone.
-
-    num_videos: videos with features. failures: reason -> number of videos without. frames_per_video: fewest, median and
-    most frames. num_bytes: size of the data files. num_settings: more than 1 if shards were made with different settings.
-    """
-
-    num_shards: int
-    num_unfinished: int
-    num_videos: int
-    failures: dict[str, int]
-    num_frames: int
-    frames_per_video: tuple[int, int, int]
-    num_bytes: int
-    num_settings: int
-
-
-def feature_statistics(root: DataRoot, *, progress: Progress = no_progress) -> FeatureStatistics:
-    """Count what is stored. Raises DataError where no shard is finished."""
-    lengths: list[int] = []
-    failures: Counter[str] = Counter()
-    settings: list[str] = []
-    num_bytes = 0
-    keys = root.list_folders(STAGE)
-    for done, shard in enumerate((Shard(root, STAGE, key) for key in keys), start=1):
-        if (found := shard.finished_rows()) is not None:
-            lengths += [row["num_rows"] for row in found[1] if row["status"] == STATUS_OK]
-            failures.update(row["reason"] for row in found[1] if row["status"] != STATUS_OK)
-            settings.append(repr(sorted(found[0].settings.items())))
-            num_bytes += root.num_bytes(shard.data_name)
-        progress(done, len(keys))
-    if not settings:
-        raise DataError(
-            f"features: none of {len(keys)} shards below {root.url}/{STAGE} is finished; run `hapvr extract`"
-        )
-    lengths.sort()
-    return FeatureStatistics(
-        num_shards=len(settings),
-        num_unfinished=len(keys) - len(settings),
-        num_videos=len(lengths),
-        failures=dict(sorted(failures.items())),
-        num_frames=sum(lengths),
-        frames_per_video=(lengths[0], lengths[len(lengths) // 2], lengths[-1]) if lengths else (0, 0, 0),
-        num_bytes=num_bytes,
-        num_settings=len(set(settings)),
+def extras_fields(extras_dims: int, *, shape: Sequence[int] = ()) -> tuple[pa.Field, ...]:
+    """The columns for pooled vectors of `extras_dims` values, none for 0; shape: (T,) where a row holds a clip of T frames."""
+    if not extras_dims:
+        return ()
+    return (
+        tensor_field(POOLED, shape=(*shape, extras_dims), dtype="float16"),
+        tensor_field(MAGNITUDE, shape=shape, dtype="float32"),
     )
+
+
+def extras_setting(extras_dims: int) -> dict[str, bool]:
+    """What a shard with pooled vectors adds to its settings."""
+    return {EXTRAS_SETTING: True} if extras_dims else {}
+
+
+def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of features that determine the regions."""
+    return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
+
+
+def stored_extras_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:
+    """C of the pooled vectors in the data file of a shard; 0 if it has none. Raises DataError if it has to."""
+    if POOLED in file.schema_arrow.names:
+        return tensor_shape(file.schema_arrow.field(POOLED))[0][-1]
+    if required:
+        raise DataError(
+            f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this model needs; set "
+            "features.pooled: true and make features and training views again"
+        )
+    return 0
+
+
+def joined(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Regions alone as they are; regions, pooled and magnitude as `hapvr.model.frame_extras.join_extras` joins them."""
+    if len(values) == 1:
+        return values[0]
+    import torch
+
+    from hapvr.model.frame_extras import FrameExtras, join_extras
+
+    regions, pooled, magnitude = map(torch.from_numpy, values)
+    array: npt.NDArray[np.float16] = join_extras(regions, FrameExtras(pooled, magnitude)).numpy()
+    return array

@@ -86,21 +86,21 @@ class DataRoot:
         return sorted(info.base_name for info in self._info(selector) if info.type == kind)
 
     def _info(self, place: Any) -> Any:
-        with self._naming("the data root", " cannot be read", hint="See data_root"):
+        with self._naming("the data root cannot be read", hint="See data_root"):
             return self.filesystem.get_file_info(place)
 
     @contextmanager
-    def _naming(self, what: str, problem: str, *, hint: str) -> Iterator[None]:
-        """Turn errors of the file system into a DataError that names what it was about."""
+    def _naming(self, problem: str, *, hint: str) -> Iterator[None]:
+        """Turn errors of the file system into a DataError."""
         try:
             yield
         except OSError as error:
             cause = " ".join(str(error).split())[:300]
-            raise DataError(f"storage: {what} {self.url}{problem}: {cause}. {hint}") from error
+            raise DataError(f"storage: {problem} ({self.url}): {cause}. {hint}") from error
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""
-        with self._naming(f"{name} below", " cannot be read", hint="Correct its permissions or the connection"):
+        with self._naming(f"{name} cannot be read", hint="Correct its permissions or the connection"):
             try:
                 return self.filesystem.open_input_file(self.path(name))
             except FileNotFoundError:
@@ -116,7 +116,7 @@ class DataRoot:
         """
         target = self.path(name)
         hint = "Free space or correct the permissions and run again; what was finished before is kept"
-        with self._naming(f"cannot write {name} below", "", hint=hint):
+        with self._naming(f"cannot write {name}", hint=hint):
             if self.local is not None:
                 described = None if invalidates is None else Path(self.path(invalidates))
                 with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
@@ -142,7 +142,7 @@ class DataRoot:
             yield
             return
         path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
-        with self._naming("the data root", " cannot be written", hint="Correct its permissions or set data_root"):
+        with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)
             try:
@@ -207,20 +207,14 @@ class DataRoot:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open as many files in addition to those already open; 1,024 in all is a usual limit.
-
-    Raises DataError if the system does not allow that.
-    """
+    """Let this process open as many files in addition to those already open, as far as the system allows; 1,024 in all is
+    a usual limit."""
     wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY or allowed >= wanted:
-        return
-    if most != resource.RLIM_INFINITY and most < wanted:
-        raise DataError(
-            f"storage: {count} files of shards have to be open at once, and the system allows {most}; raise that "
-            f"(`ulimit -Hn {wanted}` as root, or LimitNOFILE of a service), or make larger shards (shard_videos)"
+    if resource.RLIM_INFINITY != allowed < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

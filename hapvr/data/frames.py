@@ -6,15 +6,13 @@ import hashlib
 import io
 import struct
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from hapvr.data.rows import VideoRows
-from hapvr.data.shards import Columns, Shard
-from hapvr.errors import DataError
+from hapvr.data.shards import Shard, VideoRows
+from hapvr.data.tensors import Columns
 
 STAGE = "frames"
 ROW_GROUP_ROWS = 256
@@ -53,15 +51,6 @@ class VideoFrames:
         return digest.hexdigest()
 
 
-class FrameReader(Protocol):
-    """Sampled frames of a shard's videos, stored or decoded when they are read; cheapest in the order of video_ids."""
-
-    @property
-    def video_ids(self) -> list[str]: ...
-
-    def read(self, video_id: str) -> VideoFrames: ...
-
-
 def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
     names = ("video_id", "status", "reason", "message", "frames_sha256")
@@ -76,17 +65,9 @@ def frame_columns(video: VideoFrames) -> Columns:
 
 
 class FrameFile:
-    """The stored frames of one shard, by video id; memory holds one row group.
-
-    Raises DataError where frames are not stored.
-    """
+    """The frames of one shard, by video id; memory holds one row group."""
 
     def __init__(self, shard: Shard) -> None:
-        if not shard.require({}).settings["stored"]:
-            raise DataError(
-                f"frames: those of shard {shard.key} are not stored, and this work needs them to be; set "
-                f"sampling.store_frames to true and run the step frames again"
-            )
         self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
 
     @property
@@ -102,12 +83,6 @@ class FrameFile:
         )
 
 
-def are_stored(shard: Shard) -> bool:
-    """Whether a shard's frames are on disk: it is finished, and they need not be decoded again."""
-    provenance = shard.provenance()
-    return provenance is not None and bool(provenance.settings["stored"])
-
-
 def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:
     """A frame as RGB picture that is no larger than (width, height)."""
     with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
@@ -115,7 +90,7 @@ def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.
         return frame.convert("RGB")
 
 
-def contact_sheet(frames: FrameReader, *, num_frames: int = 6) -> Image.Image:
+def contact_sheet(frames: FrameFile, *, num_frames: int = 6) -> Image.Image:
     """A row for each of the first SHEET_VIDEOS videos, `num_frames` evenly spaced frames in each, padded to 160 x 90 px."""
     video_ids = frames.video_ids[:SHEET_VIDEOS]
     width, height = THUMBNAIL_PX

@@ -1,20 +1,16 @@
-"""The manifest (`manifest/<shard>/rows.parquet`, append-only), the columns of the `videos` shards, and which videos could
-be had (`availability/<source>/<shard>.parquet`).
-"""
+"""The manifest (`manifest/<shard>/rows.parquet`, append-only), and the columns of the `videos` shards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import STATUS_OK
-from hapvr.errors import DamagedError, DataError
+from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.errors import DataError
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
@@ -25,14 +21,6 @@ VIDEOS_STAGE = "videos"
 TRAIN = "train"
 MANIFEST_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
-)
-AVAILABILITY = "availability"
-_AVAILABILITY_SCHEMA = pa.schema(
-    [
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("checked_at", pa.timestamp("ms", tz="UTC"), nullable=False),
-    ]
 )
 VIDEO_COLUMNS = (
     pa.field("path", pa.string(), nullable=False),
@@ -62,6 +50,11 @@ def shard_keys(root: DataRoot) -> list[str]:
     return [name for name in root.list_folders(MANIFEST_STAGE) if root.exists(_name(name))]
 
 
+def source_of(shard: str) -> str:
+    """The source whose videos a shard holds."""
+    return shard.rpartition("-")[0]
+
+
 def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
     """The manifest's shards of the training split, sorted."""
     return manifest.filter(manifest["split"] == TRAIN)["shard"].unique().sort().to_list()
@@ -74,7 +67,7 @@ def is_training_shard(root: DataRoot, shard: str) -> bool:
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
     """The rows of one shard. Raises DataError if there is none of that name, DamagedError if it cannot be read."""
-    return [ManifestRow(**row) for row in _read(root, _name(shard), MANIFEST_SCHEMA).to_pylist()]
+    return [ManifestRow(**row) for row in _read(root, shard).to_pylist()]
 
 
 def read_manifest(root: DataRoot) -> pl.DataFrame:
@@ -86,9 +79,7 @@ def read_manifest(root: DataRoot) -> pl.DataFrame:
 
 def manifest_table(root: DataRoot) -> pa.Table:
     """As `read_manifest`, as Arrow's table."""
-    return pa.concat_tables(
-        [MANIFEST_SCHEMA.empty_table(), *(_read(root, _name(shard), MANIFEST_SCHEMA) for shard in shard_keys(root))]
-    )
+    return pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))])
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:
@@ -98,42 +89,17 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
         write_table(table, stream)
 
 
-def write_availability(
-    root: DataRoot, source: str, shard: str, statuses: Mapping[str, str], *, kept: Collection[str] = ()
-) -> None:
-    """Record what became of a shard's videos. statuses: video id -> status; kept: videos not looked at this time."""
-    name = f"{AVAILABILITY}/{source}/{shard}.parquet"
-    now = datetime.now(UTC).replace(microsecond=0)
-    earlier: dict[str, datetime] = {}
-    if kept and root.exists(name):
-        with suppress(DamagedError):
-            earlier = {
-                row["video_id"]: row["checked_at"] for row in _read(root, name, _AVAILABILITY_SCHEMA).to_pylist()
-            }
-    rows = [
-        {"video_id": video, "status": status, "checked_at": earlier.get(video, now) if video in kept else now}
-        for video, status in statuses.items()
-    ]
-    with root.write(name) as stream:
-        write_table(pa.Table.from_pylist(rows, schema=_AVAILABILITY_SCHEMA), stream)
-
-
-def check_availability(root: DataRoot, source: str, shard: str) -> None:
-    """Raise DataError if the availability of a shard is missing, DamagedError if it cannot be read."""
-    _read(root, f"{AVAILABILITY}/{source}/{shard}.parquet", _AVAILABILITY_SCHEMA)
-
-
 def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
-    """video_id, status, checked_at of a source's videos. Raises DataError if none of its shards was fetched."""
+    """The index rows of the `videos` shards of a source, status and all. Raises DataError if none of them was fetched."""
     import polars as pl
 
-    names = [f"{AVAILABILITY}/{source}/{name}" for name in root.list_files(f"{AVAILABILITY}/{source}")]
-    if not names:
+    shards = [Shard(root, VIDEOS_STAGE, key) for key in root.list_folders(VIDEOS_STAGE) if source_of(key) == source]
+    if not shards:
         raise DataError(
-            f"availability: {root.url}/{AVAILABILITY}/{source} is not there; run `hapvr download` for the source "
-            f"{source!r}, or choose another evaluation.policy than frozen"
+            f"availability: {root.url}/{VIDEOS_STAGE} has no shards; run `hapvr download` for the source {source!r}, "
+            "or choose another evaluation.policy than frozen"
         )
-    return pl.DataFrame(pa.concat_tables([_read(root, name, _AVAILABILITY_SCHEMA) for name in names]))
+    return pl.concat([shard.index() for shard in shards])
 
 
 def available_videos(table: pl.DataFrame) -> frozenset[str]:
@@ -142,12 +108,12 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
     return frozenset(chosen["video_id"].to_list())
 
 
-def _read(root: DataRoot, name: str, schema: pa.Schema) -> pa.Table:
-    hint = "run `hapvr download` again" if name.startswith(AVAILABILITY) else "restore it from a copy"
-    with root.open(name) as file, root.corruption_errors(name, hint=hint):
+def _read(root: DataRoot, shard: str) -> pa.Table:
+    name = _name(shard)
+    with root.open(name) as file, root.corruption_errors(name, hint="restore it from a copy"):
         table = read_table(file)
-        check_columns(table, schema)
-        return table.select(schema.names).cast(schema)
+        check_columns(table, MANIFEST_SCHEMA)
+        return table.select(MANIFEST_SCHEMA.names).cast(MANIFEST_SCHEMA)
 
 
 def _name(shard: str) -> str:

@@ -14,15 +14,15 @@ other steps, and their order, are here:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.rows import VideoRows
-from hapvr.data.shards import STATUS_OK, Columns, RowWriter, Shard, index_row
+from hapvr.data.shards import STATUS_OK, Shard, VideoRows, index_row
+from hapvr.data.tensors import Columns
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 
@@ -92,7 +92,6 @@ def build_shard(
     lost: Sequence[IndexRow] = (),
     reuse: Callable[[IndexRow, Provenance], bool] | None = None,
     retry: bool = False,
-    before_index: Callable[[Sequence[IndexRow]], None] | None = None,
     progress: Progress = no_progress,
 ) -> StageResult:
     """Make one shard, unless it is finished.
@@ -100,8 +99,8 @@ def build_shard(
     video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
     and yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last.
     reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
-    provenance. retry: make the videos that `reuse` refuses although the shard is finished. before_index: is called with
-    all rows before the index is written. Raises DataError where the shard cannot be written.
+    provenance. retry: make the videos that `reuse` refuses although the shard is finished. Raises DataError where the shard
+    cannot be written.
     """
     shard, provenance = recipe.shard, recipe.provenance
     with shard.lock():
@@ -112,21 +111,10 @@ def build_shard(
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
             return StageResult.of(shard, shard.rows(), done=False)
-        rows: list[IndexRow] = []
-        num_frames = 0
-        with ExitStack() as stack:
-            earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
-            writer = stack.enter_context(_data_writer(recipe))
-            made = stack.enter_context(closing(make(pending)))
-            for video_id in video_ids:
-                entry = _earlier_entry(kept[video_id], earlier) if video_id in kept else next(made)
-                _add(entry, rows, writer)
-                num_frames += entry.num_frames
-                progress(len(rows), len(video_ids), num_frames)
-        rows += lost
-        if before_index is not None:
-            before_index(rows)
-        _finish(recipe, rows, writer)
+        earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
+        with closing(make(pending)) as made:
+            entries = ([_earlier_entry(kept[one], earlier) if one in kept else next(made)] for one in video_ids)
+            (rows,) = _write([recipe], entries, num_videos=len(video_ids), lost=lost, progress=progress)
         return StageResult.of(shard, rows, done=True)
 
 
@@ -148,17 +136,8 @@ def build_shards(
             locks.enter_context(shard.lock())
         unfinished = [recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)]
         if unfinished:
-            rows: list[list[IndexRow]] = [[] for _ in unfinished]
-            num_frames = 0
-            with ExitStack() as stack:
-                writers = [stack.enter_context(_data_writer(recipe)) for recipe in unfinished]
-                for entries in stack.enter_context(closing(make(unfinished))):
-                    for entry, of_shard, writer in zip(entries, rows, writers, strict=True):
-                        _add(entry, of_shard, writer)
-                    num_frames += entries[0].num_frames
-                    progress(len(rows[0]), num_videos, num_frames)
-            for recipe, of_shard, writer in zip(unfinished, rows, writers, strict=True):
-                _finish(recipe, [*of_shard, *lost], writer)
+            with closing(make(unfinished)) as made:
+                _write(unfinished, made, num_videos=num_videos, lost=lost, progress=progress)
         return [StageResult.of(recipe.shard, recipe.shard.rows(), done=recipe in unfinished) for recipe in recipes]
 
 
@@ -178,16 +157,12 @@ def _unchanged_rows(
     shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
 ) -> dict[str, IndexRow]:
     """Video id -> index row of those videos of an earlier run that need not be made again."""
-    earlier = shard.finished_rows()
-    if earlier is None:
+    earlier = shard.find()
+    if earlier is None or earlier.provenance.differences(wanted):
         return {}
-    found, rows = earlier
-    if found.differences(Provenance(wanted.stage, wanted.settings, found.inputs)):
-        return {}
-    kept = {row["video_id"]: row for row in rows if reuse(row, found)}
+    kept = {row["video_id"]: row for row in earlier.rows() if reuse(row, earlier.provenance)}
     # Damaged rows must not be copied under a new digest.
-    digest = shard.data_digest()
-    if kept and digest and digest != shard.root.sha256(shard.data_name):
+    if kept and earlier.data_sha256 and earlier.data_sha256 != shard.root.sha256(shard.data_name):
         warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
         return {}
     return kept
@@ -199,24 +174,36 @@ def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
     return VideoEntry(row, earlier.read(row["video_id"]).columns)
 
 
-@contextmanager
-def _data_writer(recipe: ShardRecipe) -> Iterator[RowWriter | None]:
-    if not recipe.columns:
-        yield None
-        return
-    with recipe.shard.write_data(
-        recipe.columns, row_group_rows=recipe.row_group_rows, compress=recipe.compress
-    ) as writer:
-        yield writer
-
-
-def _add(entry: VideoEntry, rows: list[IndexRow], writer: RowWriter | None) -> None:
-    if writer is not None and entry.data is not None:
-        writer.write(entry.data)
-    rows.append(entry.index)
-
-
-def _finish(recipe: ShardRecipe, rows: Sequence[IndexRow], writer: RowWriter | None) -> None:
-    if writer is None:
-        recipe.shard.delete_data()
-    recipe.shard.write_index(rows, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)
+def _write(
+    recipes: Sequence[ShardRecipe],
+    entries: Iterable[Sequence[VideoEntry]],
+    *,
+    num_videos: int,
+    lost: Sequence[IndexRow],
+    progress: Progress,
+) -> list[list[IndexRow]]:
+    """Write data files, then indexes. entries: of each video one per recipe. Returns the rows of each index."""
+    rows: list[list[IndexRow]] = [[] for _ in recipes]
+    num_frames = 0
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                recipe.shard.write_data(recipe.columns, row_group_rows=recipe.row_group_rows, compress=recipe.compress)
+            )
+            if recipe.columns
+            else None
+            for recipe in recipes
+        ]
+        for of_video in entries:
+            for entry, of_shard, writer in zip(of_video, rows, writers, strict=True):
+                if writer is not None and entry.data is not None:
+                    writer.write(entry.data)
+                of_shard.append(entry.index)
+            num_frames += of_video[0].num_frames
+            progress(len(rows[0]), num_videos, num_frames)
+    for recipe, of_shard, writer in zip(recipes, rows, writers, strict=True):
+        of_shard += lost
+        if writer is None:
+            recipe.shard.delete_data()
+        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)
+    return rows

@@ -7,13 +7,11 @@ missing for the step that makes it; those that read it get a DamagedError.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import TENSOR_KEY, encode_tensors
+from hapvr.data.tensors import RowWriter, decode_tensors
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
-from hapvr.tables import check_columns, read_schema, read_table, write_table
+from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 PROVENANCE_KEY = b"hapvr.provenance"
 DATA_DIGEST_KEY = b"hapvr.data_sha256"
 DATA_BYTES_KEY = b"hapvr.data_bytes"
-MAX_PAGE_BYTES = 1 << 30
 STATUS_OK = "ok"
 STATUS_FAILED = "failed"
 INDEX_FIELDS = (
@@ -43,10 +40,34 @@ INDEX_FIELDS = (
     pa.field("message", pa.string(), nullable=False),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
+COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
+"""Types of the columns of data files that are not tensors."""
 
-Parsed = TypeVar("Parsed")
-Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
-"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
+Places = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The index of a finished shard. data_sha256: of the data file as it was written; "" if the shard has none."""
+
+    provenance: Provenance
+    table: pa.Table
+    data_sha256: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per video: video_id, status, reason, message, num_rows and the step's own columns."""
+        rows: list[dict[str, Any]] = self.table.to_pylist()
+        return rows
+
+    def places(self) -> Places:
+        """Video id -> its first row in the data file and how many it has, in file order."""
+        places, start = {}, 0
+        columns = (self.table.column(name).to_pylist() for name in ("video_id", "status", "num_rows"))
+        for video_id, status, num_rows in zip(*columns, strict=True):
+            if status == STATUS_OK:
+                places[video_id] = (start, num_rows)
+                start += num_rows
+        return places
 
 
 @dataclass(frozen=True)
@@ -65,57 +86,69 @@ class Shard:
     def index_name(self) -> str:
         return f"{self.stage}/{self.key}/index.parquet"
 
-    def provenance(self) -> Provenance | None:
-        """What the finished shard was made from; None while there is none.
-
-        A shard whose index cannot be read, or whose data file does not have the recorded size, counts as none; a warning
-        says so.
+    def read(self) -> ShardIndex:
+        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what
+        was written.
         """
-        return self._unless_damaged(self._provenance)
+        if not self.root.exists(self.index_name):
+            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
+        with self.root.open(self.index_name) as file:
+            data = file.read()
+        with self.root.corruption_errors(self.index_name, hint=self.hint):
+            table = read_table(pa.BufferReader(data))
+            names = {field.name for field in INDEX_FIELDS}
+            own = [field.with_nullable(True) for field in table.schema if field.name not in names]
+            check_columns(table, [*INDEX_FIELDS, *own])
+            if len(table) and pc.min(table.column("num_rows")).as_py() < 0:
+                raise ValueError("a video has a negative number of rows")
+            provenance = Provenance.from_json(read_schema_metadata(table.schema, PROVENANCE_KEY))
+            num_bytes = int(read_schema_metadata(table.schema, DATA_BYTES_KEY) or 0)
+        if num_bytes and (found := self.root.num_bytes(self.data_name)) != num_bytes:
+            raise DamagedError(
+                f"storage: {self.data_name} below {self.root.url} has {found} bytes, {num_bytes} were written; {self.hint}"
+            )
+        return ShardIndex(provenance, table, read_schema_metadata(table.schema, DATA_DIGEST_KEY))
+
+    def find(self) -> ShardIndex | None:
+        """The index; None while the shard is unfinished. A damaged shard counts as unfinished; a warning says so."""
+        if not self.root.exists(self.index_name):
+            return None
+        try:
+            return self.read()
+        except DamagedError as error:
+            warnings.warn(f"{error}. It counts as missing", stacklevel=2)
+            return None
+
+    def provenance(self) -> Provenance | None:
+        """What the finished shard was made from; None as of `find`."""
+        found = self.find()
+        return None if found is None else found.provenance
 
     def finished_index(self) -> tuple[Provenance, pl.DataFrame] | None:
-        """Provenance and index of a finished shard; None while there is none. A damaged shard counts as none."""
-        return self._unless_damaged(lambda: (found, self.index()) if (found := self._provenance()) else None)
+        """Provenance and index of a finished shard; None as of `find`."""
+        import polars as pl
+
+        found = self.find()
+        return None if found is None else (found.provenance, pl.DataFrame(found.table))
 
     def finished_rows(self) -> tuple[Provenance, list[dict[str, Any]]] | None:
         """As `finished_index`, with the rows as of `rows`."""
-        return self._unless_damaged(lambda: (found, self.rows()) if (found := self._provenance()) else None)
+        found = self.find()
+        return None if found is None else (found.provenance, found.rows())
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """Whether the shard exists, was made from the same settings and inputs, and passes the cheap checks of readability.
-
-        These are: the index, the size of the data file, and the data file's footer. `hapvr verify` reads all.
-        """
-
-        def look() -> bool:
-            found = self._provenance()
-            if found is None or found.fingerprint != wanted.fingerprint:
-                return False
-            self._read_index(_parse_index)
-            if self.data_digest():
-                self.open_data().close()
-            return True
-
-        return bool(self._unless_damaged(look))
-
-    def _unless_damaged(self, read: Callable[[], Parsed]) -> Parsed | None:
-        try:
-            return read()
-        except DamagedError as error:
-            warnings.warn(f"{error}. It counts as missing", stacklevel=3)
-            return None
+        """Whether the shard was made from these settings and inputs, and has its size. `hapvr verify` reads all."""
+        found = self.provenance()
+        return found is not None and found.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
         """The provenance of a finished shard.
 
         Raises DataError if there is none or if these settings differ, saying which; DamagedError if it is damaged.
         """
-        found = self._provenance()
-        if found is None:
-            raise self._missing()
+        found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
-        differences = Provenance(self.stage, settings).differences(Provenance(self.stage, chosen))
-        if differences:
+        if differences := Provenance(self.stage, settings).differences(Provenance(self.stage, chosen)):
             raise DataError(
                 f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "
                 f"Materialise it again, or restore those settings"
@@ -127,27 +160,31 @@ class Shard:
         return self.root.sha256(self.index_name)
 
     def data_digest(self) -> str:
-        """SHA-256 of the data file as it was written; "" if the shard has none. Raises DataError if it is unfinished."""
-        return read_schema_metadata(self._read_index(read_schema), DATA_DIGEST_KEY)
+        """SHA-256 of the data file as it was written; "" if the shard has none. Raises as `read` does."""
+        return self.read().data_sha256
 
     def index(self) -> pl.DataFrame:
-        """One row per video: video_id, status, reason, message, num_rows and the step's own columns.
-
-        Raises DataError if the shard is unfinished, DamagedError if the index cannot be read.
-        """
+        """The rows of the index, as of `ShardIndex.rows`. Raises as `read` does."""
         import polars as pl  # what searches alone needs none
 
-        return pl.DataFrame(self._read_index(_parse_index))
+        return pl.DataFrame(self.read().table)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of `index` as dicts. Raises as it does."""
-        rows: list[dict[str, Any]] = self._read_index(_parse_index).to_pylist()
-        return rows
+        """The rows of `index` as dicts. Raises as `read` does."""
+        return self.read().rows()
 
-    def open_data(self) -> pq.ParquetFile:
-        """The data file. Raises DataError if the shard is unfinished, DamagedError if the file is not what was written."""
-        if self._provenance() is None:
-            raise self._missing()
+    def verify(self) -> None:
+        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not what was written."""
+        index = self.read()
+        if index.data_sha256 and (found := self.root.sha256(self.data_name)) != index.data_sha256:
+            raise DamagedError(
+                f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
+            )
+
+    def open_data(self, index: ShardIndex | None = None) -> pq.ParquetFile:
+        """The data file. index: what `read` gave, if it was called. Raises as it does, and DamagedError for a damaged file."""
+        if index is None:
+            self.read()
         with self.corruption_errors():
             return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
 
@@ -159,32 +196,6 @@ class Shard:
     def hint(self) -> str:
         """What makes a damaged shard again."""
         return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
-
-    def _missing(self) -> DataError:
-        return DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
-
-    def _provenance(self) -> Provenance | None:
-        return self._read_index(self._parse_provenance) if self.root.exists(self.index_name) else None
-
-    def _parse_provenance(self, file: Any) -> Provenance:
-        schema = read_schema(file)
-        if recorded := read_schema_metadata(schema, DATA_BYTES_KEY):
-            found = self.root.num_bytes(self.data_name) if self.root.exists(self.data_name) else None
-            if found != int(recorded):
-                state = "is missing" if found is None else f"has {found} bytes"
-                raise DamagedError(
-                    f"storage: {self.data_name} below {self.root.url} {state}, {recorded} were written; {self.hint}"
-                )
-        return Provenance.from_json(read_schema_metadata(schema, PROVENANCE_KEY))
-
-    def _read_index(self, parse: Callable[[Any], Parsed]) -> Parsed:
-        if not self.root.exists(self.index_name):
-            raise self._missing()
-        with self.root.open(self.index_name) as file:
-            # An index in an object store is read first: a connection that breaks is not damage.
-            source = file if self.root.local is not None else pa.BufferReader(file.read())
-            with self.root.corruption_errors(self.index_name, hint=self.hint):
-                return parse(source)
 
     def write_index(
         self,
@@ -222,109 +233,12 @@ class Shard:
     def write_data(
         self, fields: Sequence[pa.Field], *, row_group_rows: int | None, compress: bool
     ) -> Iterator[RowWriter]:
-        """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable.
-
-        A block that fails leaves the old data and index as they were.
-        """
-        with self.root.write(self.data_name, invalidates=self.index_name) as stream:
-            writer = RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress)
-            try:
-                yield writer
-            except BaseException:
-                writer.abandon()
-                raise
-            writer.close()
-
-
-class _HashingFile(io.RawIOBase):
-    """Writes to a stream and computes the SHA-256 of what passes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self._stream.write(data)
-        return len(data)
-
-
-class RowWriter:
-    """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`."""
-
-    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None, compress: bool) -> None:
-        self.schema = schema
-        self._rows = row_group_rows
-        self._pending: list[pa.RecordBatch] = []
-        self._count = 0
-        # Tensors and JPEGs do not compress; a codec would only cost time.
-        codec = "zstd" if compress else "none"
-        self._file = _HashingFile(stream)
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression=codec,
-            use_dictionary=["video_id"],
-            write_statistics=["video_id"],
-            data_page_size=MAX_PAGE_BYTES,
-        )
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of the file, after `close`."""
-        return self._file.digest.hexdigest()
-
-    def write(self, columns: Columns) -> None:
-        """Append N rows. columns: the values of each column of the schema, in its order."""
-        arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
-        self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        self._count += self._pending[-1].num_rows
-        if self._rows is None or self._count >= self._rows:
-            self._flush(whole_groups=self._rows is not None)
-
-    def close(self) -> None:
-        """Write what is pending and the footer."""
-        self._flush(whole_groups=False)
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Let go of the stream after an error; the file is of no use."""
-        with suppress(OSError, pa.ArrowException):
-            self._writer.close()
-
-    def _flush(self, *, whole_groups: bool) -> None:
-        table = pa.Table.from_batches(self._pending, schema=self.schema)
-        size = self._rows or max(1, table.num_rows)
-        end = table.num_rows // size * size if whole_groups else table.num_rows
-        if end:
-            self._writer.write_table(table.slice(0, end), row_group_size=size)
-        rest = table.slice(end)
-        self._pending = rest.to_batches()
-        self._count = rest.num_rows
-
-
-def _parse_index(file: Any) -> pa.Table:
-    table = read_table(file)
-    names = {field.name for field in INDEX_FIELDS}
-    check_columns(
-        table, [*INDEX_FIELDS, *(field.with_nullable(True) for field in table.schema if field.name not in names)]
-    )
-    if len(table) and pc.min(table.column("num_rows")).as_py() < 0:
-        raise ValueError("a video has a negative number of rows")
-    return table
-
-
-def _encode(values: Any, field: pa.Field) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    if TENSOR_KEY in (field.metadata or {}):
-        return encode_tensors(np.asarray(values), field)
-    return pa.array(values, field.type)
+        """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable."""
+        with (
+            self.root.write(self.data_name, invalidates=self.index_name) as stream,
+            RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress) as writer,
+        ):
+            yield writer
 
 
 def index_row(
@@ -339,3 +253,70 @@ def index_row(
         "num_rows": num_rows,
         **columns,
     }
+
+
+def places_of_videos(shard: Shard) -> Places:
+    """As `ShardIndex.places`. Raises DataError where the shard is unfinished or damaged."""
+    return shard.read().places()
+
+
+class VideoRows:
+    """The rows of single videos out of a data file whose videos are contiguous, located by its index.
+
+    Reading in file order reads each row group once; after any other read nothing is held.
+    """
+
+    def __init__(
+        self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None, places: Places | None = None
+    ) -> None:
+        """file, places: of the shard, where they were read. Raises DataError where it is unfinished or damaged."""
+        self._shard = shard
+        self._columns = ["video_id", *columns]
+        self._file = file or shard.open_data()
+        self._places = places_of_videos(shard) if places is None else places
+        self._schema = self._file.schema_arrow
+        with shard.corruption_errors():
+            kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}
+            check_columns(self._schema.empty_table(), [pa.field(name, kind) for name, kind in kinds.items()])
+        groups = range(self._file.metadata.num_row_groups)
+        self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
+        self._group, self._next = -1, 0
+        self._table: pa.Table | None = None
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos that have rows, in file order."""
+        return list(self._places)
+
+    def read(self, video_id: str, first: int = 0, last: int | None = None) -> pa.Table:
+        """The rows of a video from `first` to `last` - 1. Raises DataError if it has none or the file is damaged."""
+        if video_id not in self._places:
+            raise DataError(
+                f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
+            )
+        start, count = self._places[video_id]
+        start, stop = start + first, start + (count if last is None else min(last, count))
+        parts, in_order = [], start == self._next
+        while start < stop:
+            group = int(np.searchsorted(self._ends, start, side="right"))
+            if group != self._group or self._table is None:
+                with self._shard.corruption_errors():
+                    self._table, self._group = self._file.read_row_group(group, columns=self._columns), group
+            begin = int(self._ends[group]) - self._table.num_rows
+            parts.append(self._table.slice(start - begin, min(stop, int(self._ends[group])) - start))
+            start += parts[-1].num_rows
+        self._table, self._next = (self._table if in_order else None), stop
+        table = pa.concat_tables(parts) if parts else self._schema.empty_table()
+        others = [found for found in table.column("video_id").unique().to_pylist() if found != video_id]
+        if others or any(column.null_count for column in table.columns):
+            name = self._shard.data_name
+            raise DamagedError(f"storage: {name} does not hold {video_id} where its index says; {self._shard.hint}")
+        return table
+
+    def tensors(self, video_id: str, first: int = 0, last: int | None = None) -> list[npt.NDArray[Any]]:
+        """[T, *shape] of each column, all of them tensors, as arrays of their own."""
+        table = self.read(video_id, first, last)
+        columns = ((table.column(name), self._schema.field(name)) for name in self._columns[1:])
+        with self._shard.corruption_errors():
+            # a view would keep the whole row group in memory
+            return [np.array(decode_tensors(column, field)) for column, field in columns]

@@ -1,19 +1,26 @@
-"""Tensors as fixed-size binary columns: fast to read, shape and dtype in the field's metadata."""
+"""Tensors as fixed-size binary columns: fast to read, shape and dtype in the field's metadata; the writer of data files."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field, TypeAdapter
 
 TENSOR_KEY = b"hapvr.tensor"
+MAX_PAGE_BYTES = 1 << 30
+Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
+"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,9 @@ def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]
 
 
 def encode_tensors(values: npt.NDArray[np.generic], field: pa.Field) -> pa.Array:
-    """[N, *shape] array -> a column of N rows, cast to the field's dtype. Raises ValueError if the shapes disagree."""
+    """[N, *shape] array -> a column of N rows, cast to the field's dtype."""
     shape, dtype = tensor_shape(field)
-    if values.shape[1:] != shape:
-        raise ValueError(f"storage: column {field.name!r} holds tensors of shape {shape}, got {values.shape[1:]}")
+    assert values.shape[1:] == shape, (field.name, values.shape, shape)
     data = np.ascontiguousarray(values, dtype=dtype)
     return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(data)])
 
@@ -67,3 +73,83 @@ def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]
         chunk.buffers()[1], dtype, count=len(chunk) * width // dtype.itemsize, offset=chunk.offset * width
     )
     return flat.reshape(len(chunk), *shape)
+
+
+class RowWriter:
+    """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`.
+
+    A context manager: the file is complete, and its `sha256` known, when the block ends well.
+    """
+
+    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None, compress: bool) -> None:
+        self.schema = schema
+        self._rows = row_group_rows
+        self._pending: list[pa.RecordBatch] = []
+        self._count = 0
+        self._file = _HashingFile(stream)
+        self._writer = pq.ParquetWriter(
+            self._file,
+            schema,
+            compression="zstd" if compress else "none",  # tensors and JPEGs do not compress
+            use_dictionary=["video_id"],
+            write_statistics=["video_id"],
+            data_page_size=MAX_PAGE_BYTES,
+        )
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush(whole_groups=False)
+            self._writer.close()
+        else:
+            with suppress(OSError, pa.ArrowException):
+                self._writer.close()
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the file."""
+        return self._file.digest.hexdigest()
+
+    def write(self, columns: Columns) -> None:
+        """Append N rows. columns: the values of each column of the schema, in its order."""
+        arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
+        self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+        self._count += self._pending[-1].num_rows
+        if self._rows is None or self._count >= self._rows:
+            self._flush(whole_groups=self._rows is not None)
+
+    def _flush(self, *, whole_groups: bool) -> None:
+        table = pa.Table.from_batches(self._pending, schema=self.schema)
+        size = self._rows or max(1, table.num_rows)
+        end = table.num_rows // size * size if whole_groups else table.num_rows
+        if end:
+            self._writer.write_table(table.slice(0, end), row_group_size=size)
+        rest = table.slice(end)
+        self._pending = rest.to_batches()
+        self._count = rest.num_rows
+
+
+class _HashingFile(io.RawIOBase):
+    """Writes to a stream and computes the SHA-256 of what passes."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self._stream.write(data)
+        return len(data)
+
+
+def _encode(values: Any, field: pa.Field) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if TENSOR_KEY in (field.metadata or {}):
+        return encode_tensors(np.asarray(values), field)
+    return pa.array(values, field.type)

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from hapvr.data.frame_extras import EXTRAS_COLUMNS, extras_fields, joined, stored_extras_dims
-from hapvr.data.shards import Columns, Shard
-from hapvr.data.tensors import decode_tensors, tensor_field
+from hapvr.data.features import extras_fields, joined, stored_extras_dims
+from hapvr.data.shards import Shard, VideoRows
+from hapvr.data.tensors import Columns, tensor_field
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,62 +80,53 @@ def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> 
     )
 
 
-class _VideoGroups:
-    """A data file of one row group per video, in file order."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
-        self._file: pq.ParquetFile = shard.open_data()
-        with shard.corruption_errors():
-            ids = self._file.read(columns=["video_id"]).column(0).to_pylist()
-        self._group_of = {video_id: group for group, video_id in enumerate(dict.fromkeys(ids))}
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos in file order."""
-        return list(self._group_of)
-
-    def _tensors(self, video_id: str, columns: Sequence[str]) -> list[npt.NDArray[np.generic]]:
-        with self._shard.corruption_errors():
-            table = self._file.read_row_group(self._group_of[video_id], columns=list(columns))
-            return [np.array(decode_tensors(table[name], self._file.schema_arrow.field(name))) for name in columns]
-
-
-class ViewFile(_VideoGroups):
+class ViewFile:
     """The views of one shard: a row group is a video, so one read gives all its views."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `read` appends pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError where there are none."""
-        super().__init__(shard)
-        self.extras_dims = stored_extras_dims(shard, self._file, required=extras)
+        file = shard.open_data()
+        self.extras_dims = stored_extras_dims(shard, file, required=extras)
         """C of the pooled vectors, 0 without any."""
-        schema = self._file.schema_arrow
-        [column] = [name for name in schema.names if name not in ROW_COLUMNS and name not in EXTRAS_COLUMNS]
-        self._columns = [column, *(EXTRAS_COLUMNS if extras else ())]
         with shard.corruption_errors():
             self.rows = [
                 ViewRow(
                     **row
                     | {"operations": tuple(json.loads(row["operations"])), "source_index": tuple(row["source_index"])}
                 )
-                for row in self._file.read(columns=list(ROW_COLUMNS)).to_pylist()
+                for row in file.read(columns=list(ROW_COLUMNS)).to_pylist()
             ]
+            tensors = [name for name in file.schema_arrow.names if name not in ROW_COLUMNS]
+        self._values = VideoRows(shard, tensors if extras else tensors[:1], file=file)
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos in file order."""
+        return self._values.video_ids
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
-        return torch.from_numpy(joined(self._tensors(video_id, self._columns)))
+        return torch.from_numpy(joined(self._values.tensors(video_id)))
 
 
-class LabelFile(_VideoGroups):
+class LabelFile:
     """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._labels = VideoRows(shard, ["labels"])
+
+    @property
+    def video_ids(self) -> list[str]:
+        """Videos in file order."""
+        return self._labels.video_ids
 
     def read(self, video_id: str) -> Tensor:
         """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
         import torch
 
-        [values] = self._tensors(video_id, ["labels"])
+        [values] = self._labels.tensors(video_id)
         views = round(len(values) ** 0.5)
         return torch.from_numpy(values).reshape(views, views, *values.shape[1:])
 

@@ -1,4 +1,4 @@
-"""A labelled copy benchmark from unlabelled clips: edited copies of some are to be found among copies of the others.
+"""Labelled copy benchmarks from a user's unlabelled clips: edited copies of some are to be found among the others.
 
 A query's copies are ND or DS by their edit; every other video of the database is a negative. The clips should therefore
 differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
@@ -13,42 +13,43 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA, BenchmarkDefinition
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.demo.edits import (
     ALL_EDITS,
-    EDITS,
     HARD_EDITS,
     LIGHT_EDITS,
     PART_EDITS,
     PART_LENGTHS_S,
     STRONG_EDITS,
-    edit_rows,
-    edit_video,
+    Times,
+    true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import Pixels
-from hapvr.demo.timeline import Times, true_times
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.tables import TABLE_ERRORS, read_user_table
+from hapvr.video.container import probe_video
+from hapvr.video.decode import sample_frames
 from hapvr.video.pool import in_workers, inspect_videos
-from hapvr.video.settings import CopyEdits, SamplingConfig
+from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 COPIES_TIMEOUT_S = 3600.0
 DISTRACTOR_RATE = 0.25
+MAX_QUERIES = 100
 MAX_NAME_BYTES = 246
 MAX_PATH_BYTES = 1000
 MAX_SECONDS = 60.0
@@ -56,6 +57,10 @@ MAX_FRAMES = 600
 MAX_FPS = 10.0
 MAX_SHORT_SIDE_PX = 240
 MIN_SHORT_SIDE_PX = 64
+SPLIT_SEED = 0
+MIN_CLIPS = 4
+_MIN_TRAIN = 2
+_BORROWED = 8
 
 
 @dataclass(frozen=True)
@@ -87,20 +92,8 @@ class UserClip:
 Clips = Sequence[UserClip]
 """Files with identical bytes; mostly one."""
 
-
 Unusable = dict[Path, str]
 """Files that give no frames, and the short code of their VideoError."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copies:
-    """Which copies a benchmark has. per_clip: 1 to 14 usual ones of each query, half of them ND; with the hard edits each
-    query gets one copy of each, with parts one of each length that it is longer than. max_queries: others are distractors."""
-
-    edits: CopyEdits = "usual"
-    per_clip: int = 4
-    max_queries: int = 100
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,75 +117,163 @@ def make_clips_benchmark(
     name: str,
     copies_per_clip: int = 4,
     edits: CopyEdits = "usual",
-    distractor_rate: float = DISTRACTOR_RATE,
     seed: int = 0,
-    workers: int = 2,
     progress: Progress = no_progress,
 ) -> tuple[BenchmarkDefinition, Unusable]:
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
-    name: first part of the video ids. copies_per_clip, edits: see `Copies`. distractor_rate: part of the clips, in [0, 1),
-    that are not queries. Which clips and which edits depends on the clips' content and `seed` alone. progress: counts
-    queries. Raises DataError for fewer than two different clips that can be decoded.
+    name: first part of the video ids. copies_per_clip: 1 to 14 usual edits of each query, half of them ND; with hard edits
+    each query gets one copy of each, with parts one of each length that it is longer than. A part of the clips,
+    DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips' content and `seed` alone. progress:
+    counts queries. Raises DataError for fewer than two different clips that can be decoded.
     """
-    groups, unusable = find_clips(videos, out=out, name=name, workers=workers)
+    groups, unusable = find_clips(videos, out=out, name=name)
     groups = sorted(groups, key=lambda group: group[0].draw(seed))
     if len(groups) < 2:
         raise DataError(
             f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable "
             "files); wanted at least 2, so that a copy can be told from something else; add clips"
         )
-    num_queries = max(round(len(groups) * (1 - distractor_rate)), 1)
-    made, failed = build_benchmark(
+    num_queries = max(round(len(groups) * (1 - DISTRACTOR_RATE)), 1)
+    made, failed = _build_benchmark(
         out,
         name=name,
         queries=groups[:num_queries],
         distractors=groups[num_queries:],
         donors=[group[0] for group in groups[num_queries:]],
-        copies=Copies(edits=edits, per_clip=copies_per_clip, seed=seed),
-        workers=workers,
+        edits=edits,
+        copies_per_clip=copies_per_clip,
+        seed=seed,
         progress=progress,
     )
     return made, unusable | failed
 
 
-def build_benchmark(
+def split_user_videos(
+    videos: Path,
+    out: Path,
+    source: OwnVideosSource,
+    *,
+    scenes: Mapping[str, str] | None = None,
+    progress: Progress = no_progress,
+) -> tuple[tuple[Path, ...], Unusable]:
+    """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
+
+    scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and each other clip is a scene
+    of its own. The assignment depends on a clip's content (of a named scene, on its name), so it
+    stays when clips are added; only where a part would lack its minimum (one scene to validate, one to test, two to train)
+    are the nearest scenes moved. A held-out part of a single clip borrows training clips as distractors. The edits that
+    combine two videos show a clip that is held out in the other part: it is neither a query of this part nor trained on.
+
+    Returns the files to train on, with all unusable ones, by name; and those. Raises DataError for fewer than MIN_CLIPS
+    different scenes that can be decoded.
+    """
+    groups, unusable = find_clips(videos, out=out, name=source.name)
+    units = _scenes(groups, scenes or {}, SPLIT_SEED)
+    if len(units) < MIN_CLIPS:
+        raise DataError(
+            f"own videos: {len(units)} different decodable clips or scenes in {videos} ({len(unusable)} unusable files); "
+            f"wanted at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips"
+        )
+    rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
+    num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
+    borders = (0, num_test, num_test + num_validation, len(units))
+    test, validation, train = (
+        [group for _, groups in units[start:end] for group in groups] for start, end in pairwise(borders)
+    )
+    for part, held_out, other in (("test", test, validation), ("validation", validation, test)):
+        _, failed = _build_benchmark(
+            out / f"{source.name}-{part}",
+            name=f"{source.name}-{part}",
+            queries=held_out,
+            distractors=train[:_BORROWED] if len(held_out) == 1 else [],
+            donors=[group[0] for group in other],
+            edits=source.edits,
+            seed=SPLIT_SEED,
+            progress=progress,
+        )
+        unusable |= failed
+    return tuple(sorted([clip.path for group in train for clip in group] + list(unusable))), unusable
+
+
+def _scenes(groups: Sequence[Clips], scenes: Mapping[str, str], seed: int) -> list[tuple[float, list[Clips]]]:
+    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending."""
+    units: dict[str, tuple[float, list[Clips]]] = {}
+    for group in groups:
+        named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
+        key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
+        draw = group[0].draw(seed) if named is None else float(numpy_rng(seed, "scene", named).uniform())
+        units.setdefault(key, (draw, []))[1].append(group)
+    return sorted(units.values(), key=lambda unit: unit[0])
+
+
+def read_scenes(path: Path) -> dict[str, str]:
+    """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
+    try:
+        table = read_user_table(path).select("file", "scene")
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
+        raise DataError(
+            f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); wanted a CSV file with the columns "
+            f"file (path below the folder of clips) and scene"
+        ) from error
+    return dict(table.drop_nulls().iter_rows())
+
+
+def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate: float) -> tuple[int, int]:
+    """How many of the clips with the lowest draws are for test, and how many of the next are for validation.
+
+    draws: at least MIN_CLIPS numbers in [0, 1), ascending. Both counts are at least 1 and leave two clips or more.
+    """
+    room = len(draws) - _MIN_TRAIN
+    num_test = sum(draw < test_rate for draw in draws)
+    num_validation = sum(test_rate <= draw < test_rate + validation_rate for draw in draws)
+    num_test = min(max(num_test, 1), room - 1)
+    return num_test, min(max(num_validation, 1), room - num_test)
+
+
+def _build_benchmark(
     folder: Path,
     *,
     name: str,
     queries: Sequence[Clips],
     distractors: Sequence[Clips],
     donors: Sequence[UserClip],
-    copies: Copies,
-    workers: int = 2,
+    edits: CopyEdits,
+    seed: int,
+    copies_per_clip: int = 4,
     progress: Progress = no_progress,
 ) -> tuple[BenchmarkDefinition, Unusable]:
-    """As `make_clips_benchmark`, with the roles given.
+    """As `make_clips_benchmark`, with the roles given; of more than MAX_QUERIES queries the others are distractors.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND.
     donors: clips for the edits that combine two videos. None of them may be a query, since its footage in another query's
     copy would count as a false match; without donors there are no such edits. Raises DataError if no query can be decoded.
     """
-    distractors = [*queries[copies.max_queries :], *distractors]
-    queries = queries[: copies.max_queries]
-    tasks = [_task(group[0], donors, folder / "videos", copies) for group in queries]
-    files = {
-        f"{role}:{clip.file}": clip.sha256
-        for role, groups in (("query", queries), ("distractor", distractors))
-        for group in groups
-        for clip in group
-    }
-    settings = {"generator_version": GENERATOR_VERSION, "name": name, "copies_per_clip": copies.per_clip}
-    settings |= {"seed": copies.seed} | ({} if copies.edits == "usual" else {"edits": copies.edits})
-    provenance = Provenance(
-        "copy_benchmark",
-        settings,
-        files | {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None},
-        environment(),
-    )
+    queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
+    tasks = []
+    for query in queries:
+        kinds = _kinds(query[0], edits=edits, per_clip=copies_per_clip, seed=seed, combine=bool(donors))
+        donor = None
+        if any(ALL_EDITS[kind].combines for kind in kinds):
+            # other donors leave the draw as it is, unless they are preferred
+            donor = min(donors, key=lambda one: numpy_rng(seed, "donor", query[0].sha256, one.sha256).uniform())
+        tasks.append(CopyTask(query[0], donor, folder / "videos", kinds, seed))
+    roles = {"query": queries, "distractor": distractors}
+    files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
+    files |= {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None}
+    settings = {"version": GENERATOR_VERSION, "name": name, "seed": seed, "edits": edits, "per_clip": copies_per_clip}
+    provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
-        times, failures = _make_all(tasks, workers=workers, progress=progress)
+        times: dict[str, dict[str, list[Times]]] = {}
+        failures: dict[str, tuple[str, str]] = {}
+        limits = SamplingConfig(timeout_s=COPIES_TIMEOUT_S)
+        for done, (task, result) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
+            if isinstance(result, VideoError):
+                failures[task.clip.file] = (result.reason, str(result))
+            else:
+                times[task.clip.file] = result
+            progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
         if not any(times.values()):
             raise DataError(
@@ -201,7 +282,18 @@ def build_benchmark(
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / clip.original)
-        videos, labels, segments = _tables(usable, distractors, times, name=name)
+        videos, labels, segments = [], [], []
+        for first, *repeats in usable:
+            videos.append((first.original, "query", first.file, "none"))
+            whole = [(0.0, first.duration_s, 0.0, first.duration_s)] if first.duration_s else []
+            for file, edit, label, stretches in (
+                *((first.copy(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
+                *((repeat.original, "same_file", "ND", whole) for repeat in repeats),
+            ):
+                videos.append((file, "database", first.file, edit))
+                labels.append((first.original, file, label))
+                segments += [(first.original, file, *stretch) for stretch in stretches]
+        videos += [(clip.original, "database", clip.file, "none") for group in distractors for clip in group]
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=name, videos=videos, labels=labels, segments=segments, provenance=metadata)
     definition = load_definition(folder)
@@ -211,22 +303,21 @@ def build_benchmark(
     }
 
 
-def _make_all(
-    tasks: Sequence[CopyTask], *, workers: int, progress: Progress
-) -> tuple[dict[str, dict[str, list[Times]]], dict[str, tuple[str, str]]]:
-    """By file: the true times of the copies that were made, and reason and message of clips that cannot be decoded."""
-    times, failures = {}, {}
-    limits = SamplingConfig(workers=workers, timeout_s=COPIES_TIMEOUT_S)
-    for done, (task, result) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
-        if isinstance(result, VideoError):
-            failures[task.clip.file] = (result.reason, str(result))
-        else:
-            times[task.clip.file] = result
-        progress(done, len(tasks))
-    return times, failures
+def _kinds(clip: UserClip, *, edits: CopyEdits, per_clip: int, seed: int, combine: bool) -> tuple[str, ...]:
+    """All hard edits or parts, or different usual edits, half of them light. combine: whether two videos may be."""
+    allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
+    if edits == "hard":
+        return tuple(kind for kind in HARD_EDITS if kind in allowed)
+    if edits == "parts":
+        lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
+        return tuple(kind for kind, length_s in lengths if kind in allowed and length_s < (clip.duration_s or math.inf))
+    rng = numpy_rng(seed, "kinds", clip.sha256)
+    strong = [kind for kind in STRONG_EDITS if kind in allowed]
+    light = rng.permutation(LIGHT_EDITS)[: per_clip // 2]
+    return tuple(map(str, [*light, *rng.permutation(strong)[: per_clip - per_clip // 2]]))
 
 
-def find_clips(videos: Path, *, out: Path, name: str, workers: int = 2) -> tuple[list[list[UserClip]], Unusable]:
+def find_clips(videos: Path, *, out: Path, name: str) -> tuple[list[list[UserClip]], Unusable]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
 
@@ -238,7 +329,7 @@ def find_clips(videos: Path, *, out: Path, name: str, workers: int = 2) -> tuple
     items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name).entries]
     groups: dict[str, list[UserClip]] = {}
     unusable: Unusable = {}
-    for found in inspect_videos(items, config=SamplingConfig(workers=workers)):
+    for found in inspect_videos(items, config=SamplingConfig()):
         if found.reason:
             unusable[found.path] = found.reason
         else:
@@ -278,35 +369,13 @@ def make_copies(task: CopyTask) -> dict[str, list[Times]]:
     times = {}
     for kind in task.kinds:
         draw = (task.seed, "copy", task.clip.sha256, kind)
-        rows = edit_rows(kind, len(frames), num_donor=len(donor), fps=fps, rng=numpy_rng(*draw))
+        rows = ALL_EDITS[kind].rows(len(frames), len(donor), fps, numpy_rng(*draw))
         times[kind] = true_times(rows, fps=fps)
         path = task.videos / task.clip.copy(kind)
         if not path.is_file():
-            edited = edit_video(kind, frames, donor=donor, fps=fps, rng=numpy_rng(*draw))
+            edited = ALL_EDITS[kind].apply(frames, donor, fps, numpy_rng(*draw))
             write_mp4(path, edited, fps=fps, crf=ALL_EDITS[kind].crf)
     return times
-
-
-def _task(clip: UserClip, donors: Sequence[UserClip], videos: Path, copies: Copies) -> CopyTask:
-    """Draw different edits for one clip, half of them light, or take all hard ones or parts; and the donor if one needs it.
-
-    Other donors leave the draw of a clip as it is, unless they are preferred to its own.
-    """
-    if copies.edits == "hard":
-        kinds = list(HARD_EDITS)
-    elif copies.edits == "parts":
-        lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
-        kinds = [kind for kind, length_s in lengths if length_s < (clip.duration_s or math.inf)]
-    else:
-        rng = numpy_rng(copies.seed, "kinds", clip.sha256)
-        strong = [kind for kind in STRONG_EDITS if donors or not EDITS[kind].combines]
-        num_light = copies.per_clip // 2
-        kinds = [*rng.permutation(LIGHT_EDITS)[:num_light], *rng.permutation(strong)[: copies.per_clip - num_light]]
-    kinds = [str(kind) for kind in kinds if donors or not ALL_EDITS[kind].combines]
-    donor = None
-    if any(ALL_EDITS[kind].combines for kind in kinds):
-        donor = min(donors, key=lambda one: numpy_rng(copies.seed, "donor", clip.sha256, one.sha256).uniform())
-    return CopyTask(clip, donor, videos, tuple(kinds), copies.seed)
 
 
 def _place(clip: UserClip, target: Path) -> None:
@@ -316,32 +385,3 @@ def _place(clip: UserClip, target: Path) -> None:
             os.link(clip.path.resolve(), part)
         except OSError:
             shutil.copyfile(clip.path, part)
-
-
-def _tables(
-    queries: Sequence[Clips],
-    distractors: Sequence[Clips],
-    times: Mapping[str, Mapping[str, Sequence[Times]]],
-    *,
-    name: str,
-) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """videos.parquet, labels.parquet and segments.parquet of the benchmark."""
-    rows, labels, segments = [], [], []
-    for first, *repeats in queries:
-        query = f"{name}/{first.original}"
-        rows.append((query, f"videos/{first.original}", "query", first.file, "none"))
-        whole = [(0.0, first.duration_s, 0.0, first.duration_s)] if first.duration_s else []
-        for file, edit, label, stretches in (
-            *((first.copy(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
-            *((repeat.original, "same_file", "ND", whole) for repeat in repeats),
-        ):
-            rows.append((f"{name}/{file}", f"videos/{file}", "database", first.file, edit))
-            labels.append((query, f"{name}/{file}", label))
-            segments += [(query, f"{name}/{file}", *stretch) for stretch in stretches]
-    for clip in (clip for group in distractors for clip in group):
-        rows.append((f"{name}/{clip.original}", f"videos/{clip.original}", "database", clip.file, "none"))
-    return (
-        pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
-        pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
-        pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row"),
-    )

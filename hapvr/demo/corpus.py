@@ -8,17 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle, groupby, islice
+from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import polars as pl
-
-from hapvr.benchmark.definition import LABEL_SCHEMA, VIDEO_SCHEMA
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
-from hapvr.demo.camera import film, make_camera
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,
@@ -26,13 +20,12 @@ from hapvr.demo.edits import (
     NORMAL_CRF,
     NUM_CHANNELS,
     STRONG_EDITS,
+    Times,
     broadcast,
-    edit_rows,
-    edit_video,
+    true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
-from hapvr.demo.scene import NUM_DRESSINGS, Pixels, Rng, Scene, make_scene
-from hapvr.demo.timeline import Times, true_times
+from hapvr.demo.scene import NUM_DRESSINGS, Camera, Pixels, Scene, film
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -88,24 +81,16 @@ class Clip:
     touch_up: str | None = None
     channel: int | None = None
 
-    @property
-    def edit_text(self) -> str:
-        """The column `edit` of videos.parquet."""
-        parts = (self.edit, self.touch_up, None if self.channel is None else "channel")
-        return "+".join(part for part in parts if part is not None)
-
 
 def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
     """Numbers of the incidents of each split, about 14 : 4 : 8; each split gets at least one of at least three."""
     num_validation = max(round(num_incidents * 4 / 26), 1)
     num_test = max(round(num_incidents * 8 / 26), 1)
     num_train = num_incidents - num_validation - num_test
-    numbers = list(range(num_incidents))
-    return {
-        "train": numbers[:num_train],
-        "validation": numbers[num_train : num_train + num_validation],
-        "test": numbers[num_train + num_validation :],
-    }
+    train, validation, test = (
+        list(range(start, end)) for start, end in pairwise((0, num_train, num_train + num_validation, num_incidents))
+    )
+    return {"train": train, "validation": validation, "test": test}
 
 
 def plan_split(split: Split, *, incidents: list[int], seed: int) -> list[Clip]:
@@ -132,42 +117,29 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
     return "ND" if reference.edit == "none" else EDITS[reference.edit].label
 
 
-def label_table(clips: Sequence[Clip], *, name: str) -> pl.DataFrame:
-    """The labels of all related pairs of a query and a database clip, as of LABEL_SCHEMA."""
-    rows = [
-        (f"{name}/{query.file}", f"{name}/{reference.file}", label)
-        for query, reference in _pairs(clips)
-        if (label := pair_label(query, reference)) is not None
-    ]
-    return pl.DataFrame(rows, schema=LABEL_SCHEMA, orient="row")
+def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
+    """Files and label of all related pairs of a query and a database clip."""
+    pairs = [(query, reference, pair_label(query, reference)) for query, reference in _pairs(clips)]
+    return [(query.file, reference.file, label) for query, reference, label in pairs if label is not None]
 
 
-def video_table(clips: Sequence[Clip], *, name: str) -> pl.DataFrame:
-    """The clips as of VIDEO_SCHEMA."""
-    rows = [
-        (f"{name}/{clip.file}", f"videos/{clip.file}", clip.role, clip.footage.incident, clip.edit_text)
-        for clip in clips
-    ]
-    return pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row")
-
-
-def _pairs(clips: Sequence[Clip]) -> Iterator[tuple[Clip, Clip]]:
+def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
     """Each query with each clip of the database."""
-    for query in clips:
-        yield from ((query, one) for one in clips if query.role == "query" and one.role == "database")
+    database = [clip for clip in clips if clip.role == "database"]
+    return [(clip, other) for clip in clips if clip.role == "query" for other in database]
 
 
 def _train_clips(number: int, *, seed: int) -> Iterator[Clip]:
     """Three cameras, each on another time span: footage of one incident, never of one moment."""
     for camera in range(3):
-        footage = Footage(_incident(number), number % NUM_DRESSINGS, camera, camera * SPAN_S, TRAIN_CLIP_S)
+        footage = Footage(f"incident-{number:03d}", number % NUM_DRESSINGS, camera, camera * SPAN_S, TRAIN_CLIP_S)
         file = f"{footage.incident}-camera-{camera + 1}.mp4"
         yield Clip(file, "database", footage, channel=_channel(seed, file))
 
 
 def _labelled_clips(number: int, *, copies: tuple[tuple[str, ...], ...], seed: int) -> Iterator[Clip]:
     """Two queries (camera 1 in span 1, camera 2 in span 2), their copies, and what the other cameras filmed."""
-    incident = _incident(number)
+    incident = f"incident-{number:03d}"
     for camera in range(3):
         for span in range(2):
             if camera == 2 and span == 1 and number % 2:
@@ -191,8 +163,9 @@ def _distractors(number: int, *, count: int, seed: int) -> Iterator[Clip]:
         yield Clip(f"{incident}.mp4", "database", footage, channel=_channel(seed, incident))
 
 
-def _incident(number: int) -> str:
-    return f"incident-{number:03d}"
+def _edits(clip: Clip) -> str:
+    """The column `edit` of videos.parquet."""
+    return "+".join(filter(None, (clip.edit, clip.touch_up, None if clip.channel is None else "channel")))
 
 
 def _touch_up(seed: int, file: str) -> str | None:
@@ -255,9 +228,14 @@ def make_demo_corpus(
             write_clips(
                 split_folder,
                 name=split_folder.name,
-                videos=video_table(plan, name=split_folder.name),
-                labels=label_table(plan, name=split_folder.name),
-                segments=_segment_table(plan, name=split_folder.name, seed=seed),
+                videos=[(clip.file, clip.role, clip.footage.incident, _edits(clip)) for clip in plan],
+                labels=labels_of(plan),
+                segments=[
+                    (query.file, copy.file, *times)
+                    for query, copy in _pairs(plan)
+                    if copy.footage == query.footage  # that of other cameras is not a copy
+                    for times in _copy_times(query, copy, seed=seed)
+                ],
                 provenance=json.loads(provenance.to_json()),
             )
     return tuple(plans)
@@ -265,64 +243,39 @@ def make_demo_corpus(
 
 def render_incident(task: IncidentTask) -> None:
     """Film, edit and encode the clips of a task."""
-    footage = task.clips[0].footage
-    scene = _scene(footage.incident, dressing=footage.dressing, seed=task.seed)
-    combines = any(clip.edit != "none" and EDITS[clip.edit].combines for clip in task.clips)
-    donor = _film_donor(footage.incident, dressing=footage.dressing + 1, seed=task.seed) if combines else None
+    first, donor = task.clips[0].footage, None
+    scene = _scene(first, seed=task.seed)
+    if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in task.clips):
+        # a few seconds of an incident that no query shows
+        other = Footage(f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S)
+        donor = _take(_scene(other, seed=task.seed), other, seed=task.seed)
     for take, clips in groupby(task.clips, key=lambda clip: clip.footage):
         frames = _take(scene, take, seed=task.seed)
         for clip in clips:
-            edited, crf = _edited(clip, frames, donor=frames if donor is None else donor, seed=task.seed)
+            rng = numpy_rng(task.seed, "edit", clip.file)
+            edited, crf = frames, NORMAL_CRF
+            for kind in (clip.edit, clip.touch_up):
+                if kind is not None and kind != "none":
+                    edited = EDITS[kind].apply(edited, frames if donor is None else donor, FPS, rng)
+                    crf = max(crf, EDITS[kind].crf)
+            if clip.channel is not None:
+                edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
             write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
 
 
-def _segment_table(clips: Sequence[Clip], *, name: str, seed: int) -> pl.DataFrame:
-    """The true times of what copies show of their queries; footage of other cameras is not a copy."""
-    rows = [
-        (f"{name}/{query.file}", f"{name}/{copy.file}", *times)
-        for query, copy in _pairs(clips)
-        if copy.footage == query.footage
-        for times in _copy_times(query, copy, seed=seed)
-    ]
-    return pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row")
+def _scene(footage: Footage, *, seed: int) -> Scene:
+    return Scene(seed=seed, incident=footage.incident, dressing=footage.dressing, duration_s=3 * SPAN_S)
+
+
+def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
+    camera = Camera(seed=seed, incident=footage.incident, camera=footage.camera)
+    name = f"{footage.incident}/{footage.camera}/{footage.start_s:.3f}"
+    return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 
 
 def _copy_times(query: Clip, copy: Clip, *, seed: int) -> list[Times]:
     frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
-    drawn = edit_rows(kind, frames, num_donor=donor, fps=FPS, rng=_edit_rng(copy, seed=seed))
+    drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(seed, "edit", copy.file))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
     return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
-
-
-def _edit_rng(clip: Clip, *, seed: int) -> Rng:
-    return numpy_rng(seed, "edit", clip.file)
-
-
-def _scene(incident: str, *, dressing: int, seed: int) -> Scene:
-    return make_scene(seed=seed, incident=incident, dressing=dressing, duration_s=3 * SPAN_S)
-
-
-def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
-    camera = make_camera(seed=seed, incident=footage.incident, camera=footage.camera)
-    name = f"{footage.incident}/{footage.camera}/{footage.start_s:.3f}"
-    return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
-
-
-def _film_donor(name: str, *, dressing: int, seed: int) -> Pixels:
-    """A few seconds of an incident that no query shows, for the edits that combine two videos."""
-    footage = Footage(f"{name}-donor", dressing, camera=0, start_s=0.0, duration_s=DONOR_S)
-    return _take(_scene(footage.incident, dressing=dressing, seed=seed), footage, seed=seed)
-
-
-def _edited(clip: Clip, frames: Pixels, *, donor: Pixels, seed: int) -> tuple[Pixels, int]:
-    """The clip's frames and x264 quality."""
-    rng = _edit_rng(clip, seed=seed)
-    edited, crf = frames, NORMAL_CRF
-    for kind in (clip.edit, clip.touch_up):
-        if kind is not None and kind != "none":
-            edited = edit_video(kind, edited, donor=donor, fps=FPS, rng=rng)
-            crf = max(crf, EDITS[kind].crf)
-    if clip.channel is not None:
-        edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
-    return np.ascontiguousarray(edited), crf

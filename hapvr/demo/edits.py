@@ -1,144 +1,161 @@
 """What people do to videos before they post them again, on whole videos rather than on training clips.
 
 An independent implementation: a benchmark made with the training augmentations would measure how well they were learnt.
-Every edit takes frames [N, H, W, 3] and returns a new array, possibly of another length or size.
+Each edit also knows its timeline, from which the true times of a copy follow: which frame of the original each frame of
+the copy shows, as an array of frame numbers, NOTHING where it shows other footage or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
-from hapvr.demo import timeline
 from hapvr.demo.scene import Pixels, Rng
-from hapvr.demo.timeline import NOTHING, Rows, RowsOf, same_rows
 
-Label = Literal["ND", "DS"]
+Rows = NDArray[np.int64]
+RowsOf = Callable[[int, int, float, Rng], Rows]
+"""Of the original's number of frames, the donor's, frames per second and a generator."""
+Times = tuple[float, float, float, float]
+"""Begin and end in the original, begin and end in the copy, in seconds."""
+
+NOTHING = -1
 NORMAL_CRF = 27
 POOR_CRF = 40
 INTRO_S = 1.0
+MAX_STEP_S = 0.5
+"""The original's time jumps where it moves further than this from one frame of the copy to the next."""
+MIN_STEP_FRAMES = 3
+"""Triple speed is not a jump, however few frames a second there are."""
+PART_LENGTHS_S = (3, 5, 10, 30)
+PART_TOUCHES = ("low_bitrate", "logo", "crop", "color", "text")
+PART_SPEEDS = (0.75, 1.0, 1.0, 1.0, 1.25, 1.5)
+PART_SHARE = 3
+"""A copy in longer footage is this many times as long as the part that it shows..."""
+MIN_PART_S, MAX_PART_S = 20.0, 60.0
+"""...but not shorter or longer than this, if the part allows."""
 
 _WORDS = ("LIVE", "breaking news", "watch till the end", "no way!!", "part 2", "subscribe", "eyewitness", "wow")
 _CHANNELS = ("N1", "TV8", "vlog", "24h")
 _CHANNEL_COLORS = ((200, 30, 40), (30, 90, 210), (240, 190, 20), (20, 20, 20))
 NUM_CHANNELS = len(_CHANNELS)
+WHITE = (255, 255, 255)
 
 
-def overlay(frames: Pixels, layer: Image.Image) -> Pixels:
-    """Lay one RGBA picture [H, W] over every frame of [N, H, W, 3]; returns a new array."""
-    pixels = np.asarray(layer, dtype=np.uint16)
-    rows = np.flatnonzero(pixels[..., 3].any(axis=1))
-    result = frames.copy()
-    if len(rows) == 0:
-        return result
-    band = slice(int(rows[0]), int(rows[-1]) + 1)
-    opacity = pixels[band, :, 3:]
-    blended = frames[:, band].astype(np.uint16) * (255 - opacity) + pixels[band, :, :3] * opacity
-    result[:, band] = (blended + 127) // 255
-    return result
+class _Layer:
+    """A transparent picture to draw on, which then lies over every frame of [N, H, W, 3]."""
+
+    def __init__(self, frames: Pixels) -> None:
+        self.frames = frames
+        self.height, self.width = frames.shape[1:3]
+        self.picture = Image.new("RGBA", (self.width, self.height), (0, 0, 0, 0))
+        self.draw = ImageDraw.Draw(self.picture)
+
+    def text(
+        self, place: tuple[float, float], words: str, *, size: float, ink: Sequence[int] = WHITE, edge: int = 0
+    ) -> None:
+        font = ImageFont.load_default(size=float(size))
+        self.draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255))
+
+    def disc(self, across: float, down: float, wide: float, high: float, ink: Sequence[int]) -> None:
+        self.draw.ellipse([across - wide, down - high, across + wide, down + high], fill=(*ink, 255))
+
+    def over_frames(self) -> Pixels:
+        pixels = np.asarray(self.picture, dtype=np.uint16)
+        opacity = pixels[..., 3:]
+        ink = pixels[..., :3] * opacity + 127
+        return np.stack([((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in self.frames])
 
 
-def _blank(frames: Pixels) -> tuple[Image.Image, ImageDraw.ImageDraw, int, int]:
-    height, width = frames.shape[1:3]
-    layer = Image.new("RGBA", (width, height), (0, 0, 0, 0))
-    return layer, ImageDraw.Draw(layer), width, height
-
-
-def caption_layer(frames: Pixels, rng: Rng) -> Image.Image:
+def _captions(frames: Pixels, rng: Rng) -> Pixels:
     """Three lines of text in different sizes and places, as social-media reposts carry them."""
-    layer, draw, width, height = _blank(frames)
+    layer = _Layer(frames)
     for _ in range(3):
-        words = str(rng.choice(_WORDS))
-        font = ImageFont.load_default(size=float(height * rng.uniform(0.1, 0.2)))
-        ink = tuple(int(channel) for channel in rng.integers(0, 256, 3))
-        place = (width * rng.uniform(0, 0.5), height * rng.uniform(0.05, 0.8))
-        draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=2, stroke_fill=(0, 0, 0, 255))
-    return layer
+        words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
+        ink = rng.integers(0, 256, 3).tolist()
+        place = (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8))
+        layer.text(place, words, size=size, ink=ink, edge=2)
+    return layer.over_frames()
 
 
-def emoji_layer(frames: Pixels, rng: Rng) -> Image.Image:
+def _emoji(frames: Pixels, rng: Rng) -> Pixels:
     """Five round yellow faces with different eyes and mouths, at random places and sizes."""
-    layer, draw, width, height = _blank(frames)
-
-    def disc(across: float, down: float, wide: float, high: float, fill: tuple[int, int, int, int]) -> None:
-        draw.ellipse([across - wide, down - high, across + wide, down + high], fill=fill)
-
+    layer, dark = _Layer(frames), (60, 40, 0)
     for _ in range(5):
-        radius = height * rng.uniform(0.08, 0.18)
-        across, down = rng.uniform(0.1, 0.9) * width, rng.uniform(0.15, 0.85) * height
-        face = (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90)), 255)
-        disc(across, down, radius, radius, face)
+        radius = layer.height * rng.uniform(0.08, 0.18)
+        across, down = rng.uniform(0.1, 0.9) * layer.width, rng.uniform(0.15, 0.85) * layer.height
+        layer.disc(across, down, radius, radius, (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90))))
         for side in (-0.4, 0.4):
-            disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, (60, 40, 0, 255))
+            layer.disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, dark)
         mouth = [across - radius * 0.6, down - radius * 0.2, across + radius * 0.6, down + radius * 0.7]
         start = int(rng.choice([0, 180]))
-        draw.arc(mouth, start, start + 180, fill=(60, 40, 0, 255), width=max(int(radius / 6), 1))
-    return layer
+        layer.draw.arc(mouth, start, start + 180, fill=(*dark, 255), width=max(int(radius / 6), 1))
+    return layer.over_frames()
 
 
-def logo_layer(frames: Pixels, *, channel: int) -> Image.Image:
-    """The corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
-    layer, draw, width, height = _blank(frames)
-    wide, high = int(width * 0.2), int(height * 0.15)
-    left = width - wide - 6 if channel % 2 else 6
-    draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*_CHANNEL_COLORS[channel], 235))
-    font = ImageFont.load_default(size=float(high * 0.75))
-    draw.text((left + wide * 0.18, 6), _CHANNELS[channel], font=font, fill=(255, 255, 255, 255))
-    return layer
+def _logo(frames: Pixels, *, channel: int) -> Pixels:
+    """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
+    layer = _Layer(frames)
+    wide, high = int(layer.width * 0.2), int(layer.height * 0.15)
+    left = layer.width - wide - 6 if channel % 2 else 6
+    layer.draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*_CHANNEL_COLORS[channel], 235))
+    layer.text((left + wide * 0.18, 6), _CHANNELS[channel], size=high * 0.75)
+    return layer.over_frames()
 
 
-def banner_layer(frames: Pixels, rng: Rng, *, channel: int) -> Image.Image:
-    """The strip with a headline at the bottom of a channel's pictures."""
-    layer, draw, width, height = _blank(frames)
-    top = int(height * 0.84)
-    draw.rectangle([0, top, width, height], fill=(*_CHANNEL_COLORS[channel], 255))
-    font = ImageFont.load_default(size=float(height * 0.1))
-    draw.text((width * 0.04, top), str(rng.choice(_WORDS)), font=font, fill=(255, 255, 255, 255))
-    return layer
+def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
+    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
+    layer = _Layer(_logo(_letterbox(frames, rng) if channel % 2 else frames, channel=channel))
+    top = int(layer.height * 0.84)
+    layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNEL_COLORS[channel], 255))
+    layer.text((layer.width * 0.04, top), str(rng.choice(_WORDS)), size=layer.height * 0.1)
+    branded = layer.over_frames()
+    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
+    return np.concatenate([intro, branded])
 
 
 @dataclass(frozen=True)
 class Edit:
     """One way to alter a video.
 
-    label: FIVR's name for the result's relation to the original. apply: see `edit_video`. crf: x264 quality. combines:
-    whether the donor shows. rows: see `edit_rows`; `apply` draws the same from an equal generator.
+    label: FIVR's name for the result's relation to the original. change: of the pictures, from a generator; the number of
+    frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole: makes the result instead of
+    `change`, of `apply`'s arguments.
     """
 
-    label: Label
-    apply: Callable[[Pixels, Pixels, float, Rng], Pixels]
+    label: Literal["ND", "DS"]
+    change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
-    rows: RowsOf = same_rows
+    rows: RowsOf = lambda count, num_donor, fps, rng: np.arange(count)
+    whole: Callable[[Pixels, Pixels, float, Rng], Pixels] | None = None
 
+    def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
+        """The edited video, a new array [N' >= 1, H'', W'', 3]; its timeline is `rows` of an equal generator.
 
-def edit_video(kind: str, frames: Pixels, *, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-    """Apply the edit called `kind`, one of ALL_EDITS.
-
-    frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos.
-    fps: of both. Returns [N' >= 1, H'', W'', 3].
-    """
-    return ALL_EDITS[kind].apply(frames, donor, fps, rng)
-
-
-def edit_rows(kind: str, num_frames: int, *, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Which frame of the original each frame of `edit_video`'s result shows, NOTHING where none; rng as it was there."""
-    return ALL_EDITS[kind].rows(num_frames, num_donor, fps, rng)
-
-
-def _in_space(label: Label, change: Callable[[Pixels, Rng], Pixels], crf: int = NORMAL_CRF) -> Edit:
-    """An edit of the pictures, each in its place."""
-    return Edit(label, lambda frames, donor, fps, rng: change(frames, rng), crf)
-
-
-def _in_time(rows: RowsOf) -> Edit:
-    """An edit that shows frames of the original at other times and changes nothing else."""
-    return Edit("DS", lambda frames, donor, fps, rng: frames[rows(len(frames), len(donor), fps, rng)], rows=rows)
+        frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos; in
+        others, frames that show nothing are black. fps: of both.
+        """
+        if self.whole is not None:
+            return self.whole(frames, donor, fps, rng)
+        rows = self.rows(len(frames), len(donor), fps, rng)
+        shown = rows != NOTHING
+        changed = self.change(frames[rows[shown]], rng)
+        if shown.all():
+            return changed
+        result = np.zeros((len(rows), *changed.shape[1:]), np.uint8)
+        result[shown] = changed
+        if self.combines:
+            places = np.flatnonzero(~shown)
+            other = resized(donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1])
+            result[places] = other[np.arange(len(places)) % len(other)]
+        return result
 
 
 def resized(frames: Pixels, *, width_px: int, height_px: int) -> Pixels:
@@ -194,7 +211,7 @@ def _heavy_color(frames: Pixels, rng: Rng) -> Pixels:
 
 
 def _flip(frames: Pixels, rng: Rng) -> Pixels:
-    return frames[:, :, ::-1].copy()
+    return frames[:, :, ::-1]
 
 
 def _blur(frames: Pixels, rng: Rng) -> Pixels:
@@ -202,59 +219,21 @@ def _blur(frames: Pixels, rng: Rng) -> Pixels:
     return np.stack([np.asarray(Image.fromarray(frame).filter(blur)) for frame in frames])
 
 
-def _drop_blank(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-    result = frames.copy()
-    result[timeline.gap_rows(len(frames), len(donor), fps, rng) == NOTHING] = 0
-    return result
-
-
 def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     result = frames.copy()
-    for piece in timeline.dropped_pieces(len(frames), fps, rng):
+    for piece in _dropped_pieces(len(frames), fps, rng):
         coarse = rng.integers(0, 256, (piece.stop - piece.start, 12, 16, 3), dtype=np.uint8)
         result[piece] = resized(coarse, width_px=frames.shape[2], height_px=frames.shape[1])
     return result
 
 
-def _inset(low: float, high: float) -> Edit:
+def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, high: float) -> Pixels:
     """The video runs in a window of `low` to `high` of the sides, at a random place over the donor, which fills the screen."""
-
-    def apply(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-        rows, columns = _window(frames, rng.uniform(low, high), rng)
-        host = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
-        result = host[np.arange(len(frames)) % len(host)]
-        size = {"width_px": columns.stop - columns.start, "height_px": rows.stop - rows.start}
-        result[:, rows, columns] = resized(frames, **size)
-        return result
-
-    return Edit("DS", apply, combines=True)
-
-
-def _compilation(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-    """An excerpt between two pieces of other footage."""
-    rows = timeline.compilation_rows(len(frames), len(donor), fps, rng)
-    return _around(frames, donor[: int((rows == NOTHING).sum())], rows)
-
-
-def _around(frames: Pixels, donor: Pixels, rows: Rows) -> Pixels:
-    """The frames of `rows`, and where these say nothing, those of other footage, from its first on."""
-    other = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
-    result = np.empty((len(rows), *frames.shape[1:]), np.uint8)
-    shown = rows != NOTHING
-    result[shown] = frames[rows[shown]]
-    result[~shown] = other[np.arange(int((~shown).sum())) % len(other)]
+    rows, columns = _window(frames, rng.uniform(low, high), rng)
+    host = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
+    result = host[np.arange(len(frames)) % len(host)]
+    result[:, rows, columns] = resized(frames, width_px=columns.stop - columns.start, height_px=rows.stop - rows.start)
     return result
-
-
-def _part(length_s: int) -> Edit:
-    """A part of it, touched up by a light edit, in longer footage of something else."""
-    rows = partial(timeline.part_rows, length_s=length_s)
-
-    def apply(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-        drawn = rows(len(frames), len(donor), fps, rng)
-        return _around(EDITS[str(rng.choice(PART_TOUCHES))].apply(frames, donor, fps, rng), donor, drawn)
-
-    return Edit("DS", apply, combines=True, rows=rows)
 
 
 def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
@@ -268,59 +247,151 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
     return np.stack(edited)
 
 
-def _fast_grey_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-    """Double speed, without colour, with Gaussian noise of 20 grey levels."""
-    grey = frames[::2].mean(axis=3, keepdims=True)
+def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
+    """Without colour, with Gaussian noise of 20 grey levels."""
+    grey = frames.mean(axis=3, keepdims=True)
     noisy = grey + rng.normal(0, 20, (*grey.shape[:3], 1))
     return np.repeat(noisy.clip(0, 255).astype(np.uint8), 3, axis=3)
 
 
+def _pieces(count: int, fps: float) -> list[slice]:
+    """The video cut into pieces of about two seconds; at least two pieces where there are two frames."""
+    number = min(max(round(count / (2 * fps)), 2), count)
+    return [slice(*ends) for ends in pairwise(count * index // number for index in range(number + 1))]
+
+
+def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
+    """About a third of the pieces, never all of them."""
+    whole = _pieces(count, fps)
+    number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
+    return [whole[index] for index in rng.permutation(len(whole))[:number]]
+
+
+def _shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    """Pieces in another order."""
+    whole = _pieces(count, fps)
+    order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
+    return np.concatenate([np.arange(count)[whole[index]] for index in order])
+
+
+def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    """Dropped pieces show nothing."""
+    rows = np.arange(count)
+    for piece in _dropped_pieces(count, fps, rng):
+        rows[piece] = NOTHING
+    return rows
+
+
+def _cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    rows = _gap_rows(count, num_donor, fps, rng)
+    return np.asarray(rows[rows != NOTHING])
+
+
+def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    """One frame stands still for three seconds in the middle third."""
+    moment = int(count * rng.uniform(1 / 3, 2 / 3))
+    return np.concatenate([np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)])
+
+
+def _excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
+    """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of it."""
+    length = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
+    start = int(rng.integers(count - max(int(length), 1) + 1))
+    return np.arange(start, start + max(int(length), 1))
+
+
+def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    """An excerpt between two pieces of the donor, of five seconds together."""
+    middle = _excerpt_rows(count, num_donor, fps, rng)
+    num_other = min(max(round(5 * fps), 2), num_donor)
+    half = num_other // 2
+    return np.concatenate([np.full(half, NOTHING), middle, np.full(num_other - half, NOTHING)])
+
+
+def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float) -> Rows:
+    """`length_s` seconds of it, or all where it is shorter, at one of PART_SPEEDS, in longer footage of the donor."""
+    length = max(min(round(length_s * fps), count), 1)
+    first = int(rng.integers(count - length + 1))
+    speed = float(rng.choice(PART_SPEEDS))
+    middle = first + (np.arange(max(int(length / speed), 1)) * speed).astype(np.int64)
+    wanted = min(max(PART_SHARE * len(middle), round(MIN_PART_S * fps)), round(MAX_PART_S * fps))
+    num_other = max(wanted - len(middle), 2)
+    before = int(rng.integers(1, num_other))
+    return np.concatenate([np.full(before, NOTHING), middle, np.full(num_other - before, NOTHING)])
+
+
+def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0) -> list[Times]:
+    """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs backwards.
+
+    A frame that stands still belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first
+    frame is shown in each file.
+    """
+    limit = max(MAX_STEP_S * fps, MIN_STEP_FRAMES)
+    steps = np.diff(rows)
+    shown = rows != NOTHING
+    breaks = (np.abs(steps) > limit) | (shown[1:] != shown[:-1])
+    direction = 0
+    for number, step in enumerate(steps):
+        turned = direction * step < 0
+        if breaks[number] or turned:
+            breaks[number], direction = True, 0
+        elif step:
+            direction = int(np.sign(step))
+    borders = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
+    return [
+        (
+            original_start_s + int(rows[first:last].min()) / fps,
+            original_start_s + (int(rows[first:last].max()) + 1) / fps,
+            copy_start_s + first / fps,
+            copy_start_s + last / fps,
+        )
+        for first, last in pairwise(borders)
+        if shown[first]
+    ]
+
+
 EDITS: dict[str, Edit] = {
-    "low_bitrate": _in_space("ND", lambda frames, rng: frames.copy(), crf=POOR_CRF),
-    "rescale": _in_space("ND", _rescale),
-    "letterbox": _in_space("ND", _letterbox),
-    "logo": _in_space(
-        "ND", lambda frames, rng: overlay(frames, logo_layer(frames, channel=int(rng.integers(NUM_CHANNELS))))
-    ),
-    "crop": _in_space("ND", lambda frames, rng: _crop_to(frames, rng.uniform(0.75, 0.9), rng)),
-    "color": _in_space("ND", partial(_grade, strength=0.45)),
-    "text": _in_space("ND", lambda frames, rng: overlay(frames, caption_layer(frames, rng))),
-    "tight_crop": _in_space("DS", lambda frames, rng: _crop_to(frames, rng.uniform(0.35, 0.55), rng)),
-    "flip": _in_space("DS", _flip),
-    "heavy_color": _in_space("DS", _heavy_color),
-    "emoji": _in_space("DS", lambda frames, rng: overlay(frames, emoji_layer(frames, rng))),
-    "blur": _in_space("DS", _blur),
-    "shuffle": _in_time(timeline.shuffled_rows),
-    "drop_blank": Edit("DS", _drop_blank, rows=timeline.gap_rows),
-    "drop_noise": Edit("DS", _drop_noise, rows=timeline.gap_rows),
-    "drop_cut": _in_time(timeline.cut_rows),
-    "fast_forward": _in_time(lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))),
+    "low_bitrate": Edit("ND", crf=POOR_CRF),
+    "rescale": Edit("ND", _rescale),
+    "letterbox": Edit("ND", _letterbox),
+    "logo": Edit("ND", lambda frames, rng: _logo(frames, channel=int(rng.integers(NUM_CHANNELS)))),
+    "crop": Edit("ND", lambda frames, rng: _crop_to(frames, rng.uniform(0.75, 0.9), rng)),
+    "color": Edit("ND", partial(_grade, strength=0.45)),
+    "text": Edit("ND", _captions),
+    "tight_crop": Edit("DS", lambda frames, rng: _crop_to(frames, rng.uniform(0.35, 0.55), rng)),
+    "flip": Edit("DS", _flip),
+    "heavy_color": Edit("DS", _heavy_color),
+    "emoji": Edit("DS", _emoji),
+    "blur": Edit("DS", _blur),
+    "shuffle": Edit("DS", rows=_shuffled_rows),
+    "drop_blank": Edit("DS", rows=_gap_rows),
+    "drop_noise": Edit("DS", rows=_gap_rows, whole=_drop_noise),
+    "drop_cut": Edit("DS", rows=_cut_rows),
+    "fast_forward": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))),
     # of the first two thirds only, so that the result does not become long
-    "slow_motion": _in_time(lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2)),
-    "reverse": _in_time(lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
-    "pause": _in_time(timeline.pause_rows),
-    "excerpt": _in_time(timeline.excerpt_rows),
-    "video_in_video": _inset(0.5, 0.7),
-    "compilation": Edit("DS", _compilation, combines=True, rows=timeline.compilation_rows),
+    "slow_motion": Edit("DS", rows=lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2)),
+    "reverse": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
+    "pause": Edit("DS", rows=_pause_rows),
+    "excerpt": Edit("DS", rows=_excerpt_rows),
+    "video_in_video": Edit("DS", combines=True, whole=partial(_inset, low=0.5, high=0.7)),
+    "compilation": Edit("DS", combines=True, rows=_compilation_rows),
 }
 HARD_EDITS: dict[str, Edit] = {
-    "crop_hue_contrast": _in_space("DS", _crop_hue_contrast),
-    "flip_blur_pad": _in_space("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
-    "fast_grey_noise": Edit("DS", _fast_grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
-    "picture_in_picture": _inset(0.4, 0.5),
-    "five_seconds": _in_time(timeline.five_second_rows),
+    "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
+    "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
+    "fast_grey_noise": Edit("DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
+    "picture_in_picture": Edit("DS", combines=True, whole=partial(_inset, low=0.4, high=0.5)),
+    "five_seconds": Edit("DS", rows=partial(_excerpt_rows, length_s=5)),
 }
-PART_LENGTHS_S = (3, 5, 10, 30)
-PART_EDITS = {f"part_{length_s}s": _part(length_s) for length_s in PART_LENGTHS_S}
-PART_TOUCHES = ("low_bitrate", "logo", "crop", "color", "text")
+PART_EDITS = {
+    f"part_{length_s}s": Edit(
+        "DS",
+        lambda frames, rng: EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng),
+        combines=True,
+        rows=partial(_part_rows, length_s=length_s),
+    )
+    for length_s in PART_LENGTHS_S
+}
 ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")
-
-
-def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
-    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
-    boxed = _letterbox(frames, rng) if channel % 2 else frames
-    branded = overlay(overlay(boxed, logo_layer(boxed, channel=channel)), banner_layer(boxed, rng, channel=channel))
-    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
-    return np.concatenate([intro, branded])

@@ -48,8 +48,6 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
 
 def check_folder(folder: Path) -> None:
     """Raise DataError where the folder does not say what it was made from."""
-    if not (folder / _STATE_FILE).exists():
-        raise DataError(f"generated videos: {folder / _STATE_FILE} is missing; remove the folder")
     read_json_as(folder / _STATE_FILE, _State, hint="remove the folder")
 
 

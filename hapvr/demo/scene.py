@@ -1,12 +1,11 @@
-"""One incident of the demo corpus: a place, the actors that move through it, and the light, all functions of time.
+"""One incident of the demo corpus: a place, the actors that move through it, the light, and cameras that film them.
 
-A place is a panorama in degrees around a point; actors are sprites on a floor plan. Cameras (camera.py) look at both. All
+A place is a panorama in degrees around a point; actors are sprites on a floor plan. Everything is a function of time. All
 surfaces are procedural, drawn from a seeded generator.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,13 +19,19 @@ Pixels = NDArray[np.uint8]
 Plane = NDArray[Any]
 Rng = np.random.Generator
 
-PANORAMA_DEGREES = 220
-PIXELS_PER_DEGREE = 5
 PANORAMA_HEIGHT_PX = 320
+PIXELS_PER_DEGREE = 5
+PANORAMA_WIDTH_PX = 220 * PIXELS_PER_DEGREE
 HORIZON_ROW = 170
 SPRITE_PX = 112
 NUM_DRESSINGS = 4
 NUM_PROPS = 18
+NUM_PATTERNS = 8
+NUM_OUTLINES = 6
+
+_CAMERA_SIZES_PX = ((320, 180), (320, 180), (256, 192), (200, 200))
+_FIELD_DEGREES = 62.0
+_NEAREST = 0.35
 
 
 def palette(rng: Rng, *, num_colors: int) -> Plane:
@@ -53,64 +58,47 @@ def fractal(rng: Rng, *, height_px: int, width_px: int, octaves: int = 5) -> Pla
     return np.asarray((total - low) / (high - low), dtype=np.float32)
 
 
-def _stripes(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    angle, period = rng.uniform(0, np.pi), rng.uniform(8, 30)
-    return np.asarray(((rows * np.sin(angle) + columns * np.cos(angle)) % period) < period / 2)
-
-
-def _checks(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    size = rng.uniform(6, 22)
-    return (rows // size + columns // size) % 2
-
-
-def _bricks(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    brick_height = rng.uniform(7, 14)
-    brick_width = brick_height * 2.2
-    shifted = columns + (rows // brick_height % 2) * brick_width / 2
-    mortar = (rows % brick_height < 1.6) | (shifted % brick_width < 1.6)
-    tone = np.sin((rows // brick_height) * 12.9898 + (shifted // brick_width) * 78.233) * 43758.5453
-    return np.where(mortar, 0.0, 0.55 + 0.45 * (tone - np.floor(tone)))
-
-
-def _windows(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    height, width = rng.uniform(14, 24), rng.uniform(10, 18)
-    lit = rng.uniform(0.2, 1.0, (int(rows.shape[0] // height) + 1, int(rows.shape[1] // width) + 1))
-    glass = (rows % height > height * 0.35) & (columns % width > width * 0.4)
-    tone = lit[(rows // height).astype(int), (columns // width).astype(int)]
-    return np.where(glass, tone, 0.1)
-
-
-def _cells(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    points = rng.uniform(0, 1, (24, 2)) * rows.shape
-    distance = (rows[..., None] - points[:, 0]) ** 2 + (columns[..., None] - points[:, 1]) ** 2
-    tones = rng.uniform(0, 1, len(points))
-    return np.asarray(tones[distance.argmin(-1)])
-
-
-def _dots(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    period = rng.uniform(10, 24)
-    offset = np.hypot(rows % period - period / 2, columns % period - period / 2)
-    return np.asarray(offset < period * 0.3)
-
-
-def _wood(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    grain = fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1], octaves=4)
-    return np.asarray(0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14))
-
-
-def _clouds(rng: Rng, rows: Plane, columns: Plane) -> Plane:
-    return fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1])
-
-
-PATTERNS = (_stripes, _checks, _bricks, _windows, _cells, _dots, _wood, _clouds)
+def _pattern(number: int, rng: Rng, rows: Plane, columns: Plane) -> Plane:
+    """How much of the second colour a surface has where, in [0, 1]."""
+    match number:
+        case 0:  # stripes
+            angle, period = rng.uniform(0, np.pi), rng.uniform(8, 30)
+            return np.asarray(((rows * np.sin(angle) + columns * np.cos(angle)) % period) < period / 2)
+        case 1:  # checks
+            size = rng.uniform(6, 22)
+            return (rows // size + columns // size) % 2
+        case 2:  # bricks
+            height = rng.uniform(7, 14)
+            width = height * 2.2
+            shifted = columns + (rows // height % 2) * width / 2
+            mortar = (rows % height < 1.6) | (shifted % width < 1.6)
+            tone = np.sin((rows // height) * 12.9898 + (shifted // width) * 78.233) * 43758.5453
+            return np.where(mortar, 0.0, 0.55 + 0.45 * (tone - np.floor(tone)))
+        case 3:  # windows
+            height, width = rng.uniform(14, 24), rng.uniform(10, 18)
+            lit = rng.uniform(0.2, 1.0, (int(rows.shape[0] // height) + 1, int(rows.shape[1] // width) + 1))
+            glass = (rows % height > height * 0.35) & (columns % width > width * 0.4)
+            return np.where(glass, lit[(rows // height).astype(int), (columns // width).astype(int)], 0.1)
+        case 4:  # cells
+            points = rng.uniform(0, 1, (24, 2)) * rows.shape
+            distance = (rows[..., None] - points[:, 0]) ** 2 + (columns[..., None] - points[:, 1]) ** 2
+            return np.asarray(rng.uniform(0, 1, len(points))[distance.argmin(-1)])
+        case 5:  # dots
+            period = rng.uniform(10, 24)
+            return np.hypot(rows % period - period / 2, columns % period - period / 2) < period * 0.3
+        case 6:  # wood
+            grain = fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1], octaves=4)
+            return np.asarray(0.5 + 0.5 * np.sin(columns / rng.uniform(3, 9) + grain * 14))
+        case _:  # clouds
+            return fractal(rng, height_px=rows.shape[0], width_px=rows.shape[1])
 
 
 def surface(rng: Rng, *, height_px: int, width_px: int, colors: Plane) -> Pixels:
     """A patterned, slightly weathered surface [height_px, width_px, 3] between two of `colors` [n >= 2, 3]."""
-    pattern = PATTERNS[int(rng.integers(len(PATTERNS)))]
+    pattern = int(rng.integers(NUM_PATTERNS))
     first, second = colors[rng.permutation(len(colors))[:2]]
     rows, columns = np.mgrid[0:height_px, 0:width_px].astype(np.float32)
-    amount = np.asarray(pattern(rng, rows, columns), dtype=np.float32)[..., None]
+    amount = np.asarray(_pattern(pattern, rng, rows, columns), dtype=np.float32)[..., None]
     wear = 0.75 + 0.4 * fractal(rng, height_px=height_px, width_px=width_px)[..., None]
     return to_pixels((first * (1 - amount) + second * amount) * wear)
 
@@ -120,19 +108,24 @@ def to_pixels(values: NDArray[Any]) -> Pixels:
     return np.asarray(np.clip(np.rint(values), 0, 255), dtype=np.uint8)
 
 
-@dataclass(frozen=True)
 class Actor:
     """A prop on its way: position on the floor plan, in units of the scene's radius, and when it is there."""
 
-    prop: int
-    size: float
-    start: tuple[float, float]
-    velocity: tuple[float, float]
-    swing: tuple[float, float]
-    swing_hz: float
-    lift: float
-    enters_s: float
-    leaves_s: float
+    def __init__(self, rng: Rng, *, enters_s: float) -> None:
+        stays_s = rng.uniform(4, 11)
+        angle = rng.uniform(0, 2 * np.pi)
+        speed = rng.uniform(0.02, 0.14)
+        self.velocity = (speed * np.cos(angle), 0.6 * speed * np.sin(angle))
+        self.start = tuple(
+            rng.uniform(-reach, reach) - along * stays_s / 2
+            for reach, along in zip((0.45, 0.35), self.velocity, strict=True)
+        )
+        self.prop = int(rng.integers(NUM_PROPS))
+        self.size = float(rng.choice([0.3, 0.42, 0.6, 0.85], p=[0.3, 0.35, 0.25, 0.1]))
+        self.swing = (rng.uniform(0, 0.12), rng.uniform(0, 0.06))
+        self.swing_hz = rng.uniform(0.1, 0.6)
+        self.lift = float(rng.choice([0.0, rng.uniform(0.1, 0.6)], p=[0.65, 0.35]))
+        self.enters_s, self.leaves_s = enters_s, enters_s + stays_s
 
     def position(self, time_s: float) -> tuple[float, float]:
         """Floor-plan coordinates (across, deep) at a time of the incident."""
@@ -144,16 +137,19 @@ class Actor:
         )
 
 
-@dataclass(frozen=True)
 class Scene:
-    """An incident.
+    """An incident in a place furnished by `dressing`; equal dressings share materials and colours, never the layout.
 
-    panorama: [PANORAMA_HEIGHT_PX, PANORAMA_DEGREES * PIXELS_PER_DEGREE, 3]. light: RGB gain per half second, [n, 3].
+    panorama: [PANORAMA_HEIGHT_PX, PANORAMA_WIDTH_PX, 3]. actors: about one entrance every two seconds; each stays for a part
+    of the incident, so that the seconds differ. light: RGB gain per half second, [n, 3].
     """
 
-    panorama: Pixels
-    actors: tuple[Actor, ...]
-    light: NDArray[np.float32]
+    def __init__(self, *, seed: int, incident: str, dressing: int, duration_s: float) -> None:
+        self.panorama = _panorama(numpy_rng(seed, "layout", incident), numpy_rng(seed, "dressing", dressing))
+        rng = numpy_rng(seed, "actors", incident)
+        entrances = np.sort(rng.uniform(-6, duration_s, int(duration_s * 0.5) + 5))
+        self.actors = [Actor(rng, enters_s=float(enters_s)) for enters_s in entrances]
+        self.light = _light(numpy_rng(seed, "light", incident), duration_s=duration_s)
 
     def light_at(self, time_s: float) -> NDArray[np.float32]:
         """RGB gain at a time of the incident, [3]."""
@@ -163,45 +159,25 @@ class Scene:
         return np.asarray(self.light[index] * (1 - rest) + self.light[index + 1] * rest, dtype=np.float32)
 
 
-def make_scene(*, seed: int, incident: str, dressing: int, duration_s: float) -> Scene:
-    """An incident in a place furnished by `dressing`; equal dressings share materials and colours, never the layout."""
-    return Scene(
-        panorama=_panorama(numpy_rng(seed, "layout", incident), seed=seed, dressing=dressing),
-        actors=_actors(numpy_rng(seed, "actors", incident), duration_s=duration_s),
-        light=_light(numpy_rng(seed, "light", incident), duration_s=duration_s),
-    )
-
-
-def _panorama(rng: Rng, *, seed: int, dressing: int) -> Pixels:
-    materials = numpy_rng(seed, "dressing", dressing)
+def _panorama(rng: Rng, materials: Rng) -> Pixels:
     colors = palette(materials, num_colors=8)
-    width_px = PANORAMA_DEGREES * PIXELS_PER_DEGREE
     sky = np.linspace(0.75, 1.2, HORIZON_ROW)[:, None, None] * colors[materials.integers(8)]
-    sky = sky * (0.7 + 0.5 * fractal(rng, height_px=HORIZON_ROW, width_px=width_px)[..., None])
-    ground = surface(materials, height_px=PANORAMA_HEIGHT_PX - HORIZON_ROW, width_px=width_px, colors=colors)
+    sky = sky * (0.7 + 0.5 * fractal(rng, height_px=HORIZON_ROW, width_px=PANORAMA_WIDTH_PX)[..., None])
+    ground = surface(materials, height_px=PANORAMA_HEIGHT_PX - HORIZON_ROW, width_px=PANORAMA_WIDTH_PX, colors=colors)
     shade = np.linspace(0.6, 1.15, len(ground))[:, None, None]
     image = Image.fromarray(np.concatenate([to_pixels(sky), to_pixels(ground * shade)]))
     swatches = [surface(materials, height_px=180, width_px=180, colors=colors) for _ in range(7)]
-    for left in sorted(rng.uniform(-40, width_px, 22)):
+    for left in sorted(rng.uniform(-40, PANORAMA_WIDTH_PX, 22)):
         wide, high = int(rng.uniform(35, 130)), int(rng.uniform(30, 165))
         swatch = swatches[int(rng.integers(len(swatches)))][:high, :wide]
         block = Image.fromarray(to_pixels(swatch * rng.uniform(0.6, 1.1)))
         top = HORIZON_ROW - high + int(rng.uniform(0, 30))
         image.paste(block, (int(left), top))
-        _decorate(ImageDraw.Draw(image), rng, colors, left=int(left), top=top, wide=wide, high=high)
+        _decorate(ImageDraw.Draw(image), rng, colors, int(left), top, wide, high)
     return np.asarray(image.filter(ImageFilter.GaussianBlur(0.6)))
 
 
-def _decorate(
-    draw: ImageDraw.ImageDraw,
-    rng: Rng,
-    colors: NDArray[np.float32],
-    *,
-    left: int,
-    top: int,
-    wide: int,
-    high: int,
-) -> None:
+def _decorate(draw: ImageDraw.ImageDraw, rng: Rng, colors: Plane, left: int, top: int, wide: int, high: int) -> None:
     """Edges, a roof or a sign, so that blocks of one material differ in outline."""
     color, dark = (tuple(int(channel) for channel in colors[index]) for index in rng.integers(0, len(colors), 2))
     kind = int(rng.integers(4))
@@ -213,35 +189,6 @@ def _decorate(
     elif kind == 2:
         draw.ellipse([left, top - wide // 3, left + wide, top + wide * 2 // 3], fill=dark, outline=color, width=4)
     draw.line([(left, top), (left, top + high)], fill=dark, width=2)
-
-
-def _actors(rng: Rng, *, duration_s: float) -> tuple[Actor, ...]:
-    """About one entrance every two seconds; each stays for a part of the incident, so that the seconds differ."""
-    actors = []
-    entrances = np.sort(rng.uniform(-6, duration_s, int(duration_s * 0.5) + 5))
-    for enters_s in entrances:
-        stays_s = rng.uniform(4, 11)
-        angle = rng.uniform(0, 2 * np.pi)
-        speed = rng.uniform(0.02, 0.14)
-        velocity = (speed * np.cos(angle), 0.6 * speed * np.sin(angle))
-        start = (
-            rng.uniform(-0.45, 0.45) - velocity[0] * stays_s / 2,
-            rng.uniform(-0.35, 0.35) - velocity[1] * stays_s / 2,
-        )
-        actors.append(
-            Actor(
-                prop=int(rng.integers(NUM_PROPS)),
-                size=float(rng.choice([0.3, 0.42, 0.6, 0.85], p=[0.3, 0.35, 0.25, 0.1])),
-                start=(float(start[0]), float(start[1])),
-                velocity=(float(velocity[0]), float(velocity[1])),
-                swing=(rng.uniform(0, 0.12), rng.uniform(0, 0.06)),
-                swing_hz=rng.uniform(0.1, 0.6),
-                lift=float(rng.choice([0.0, rng.uniform(0.1, 0.6)], p=[0.65, 0.35])),
-                enters_s=float(enters_s),
-                leaves_s=float(enters_s + stays_s),
-            )
-        )
-    return tuple(actors)
 
 
 def _light(rng: Rng, *, duration_s: float) -> NDArray[np.float32]:
@@ -265,7 +212,8 @@ def prop_sprite(*, seed: int, prop: int) -> Image.Image:
     skin = Image.fromarray(surface(rng, height_px=SPRITE_PX, width_px=SPRITE_PX, colors=colors))
     mask = Image.new("L", (SPRITE_PX, SPRITE_PX), 0)
     draw = ImageDraw.Draw(mask)
-    _OUTLINES[prop % len(_OUTLINES)](draw, rng)
+    for shape, points, options in _outline(prop % NUM_OUTLINES, rng):
+        getattr(draw, shape)(points, fill=255, **options)
     rows, columns = np.mgrid[-1 : 1 : SPRITE_PX * 1j, -1 : 1 : SPRITE_PX * 1j]
     relief = (1.15 - 0.55 * np.hypot(rows + 0.35, columns + 0.3))[..., None]
     sprite = Image.fromarray(to_pixels(np.asarray(skin) * relief))
@@ -277,44 +225,133 @@ def prop_sprite(*, seed: int, prop: int) -> Image.Image:
     return sprite
 
 
-def _outline_ball(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    draw.ellipse([8, 8, 104, 104], fill=255)
+def _outline(number: int, rng: Rng) -> list[tuple[str, list[Any], dict[str, int]]]:
+    """The shapes of a prop's outline: methods of ImageDraw, their points, and other arguments."""
+    match number:
+        case 0:  # ball
+            return [("ellipse", [8, 8, 104, 104], {})]
+        case 1:  # box
+            return [("polygon", [(int(rng.uniform(4, 30)), 10), (104, 22), (110, 108), (4, 104)], {})]
+        case 2:  # person
+            return [
+                ("ellipse", [43, 2, 69, 30], {}),
+                ("polygon", [(36, 30), (76, 30), (72, 74), (40, 74)], {}),
+                ("line", [(38, 36), (18, 70 - int(rng.uniform(0, 45)))], {"width": 10}),
+                ("line", [(74, 36), (96, 70 - int(rng.uniform(0, 45)))], {"width": 10}),
+                ("line", [(47, 70), (36, 110)], {"width": 13}),
+                ("line", [(65, 70), (78, 110)], {"width": 13}),
+            ]
+        case 3:  # vehicle
+            return [
+                ("rounded_rectangle", [2, 52, 110, 90], {"radius": 9}),
+                ("polygon", [(22, 54), (36, 28), (int(rng.uniform(70, 96)), 28), (96, 54)], {}),
+                ("ellipse", [14, 78, 42, 106], {}),
+                ("ellipse", [70, 78, 98, 106], {}),
+            ]
+        case 4:  # star
+            points = int(rng.integers(5, 10))
+            angles = np.arange(2 * points) * np.pi / points
+            radius = np.where(np.arange(2 * points) % 2, rng.uniform(18, 34), 54)
+            corners = 56 + np.stack([radius * np.sin(angles), -radius * np.cos(angles)], axis=1)
+            return [("polygon", [tuple(corner) for corner in corners.tolist()], {})]
+        case _:  # tree
+            crowns = [(rng.uniform(26, 86), rng.uniform(18, 58), rng.uniform(14, 24)) for _ in range(7)]
+            discs = [[across - size, down - size, across + size, down + size] for across, down, size in crowns]
+            return [("rectangle", [50, 60, 62, 111], {}), *(("ellipse", disc, {}) for disc in discs)]
 
 
-def _outline_box(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    inset = int(rng.uniform(4, 30))
-    draw.polygon([(inset, 10), (104, 22), (110, 108), (4, 104)], fill=255)
+class Camera:
+    """Camera number `camera` of an incident, and its operator; the first stands in front, the others well to the sides.
+
+    Angles in degrees, positions in radii of the scene, shake in pixels of the picture.
+    """
+
+    def __init__(self, *, seed: int, incident: str, camera: int) -> None:
+        rng = numpy_rng(seed, "camera", incident, camera)
+        self.seed = seed
+        self.width_px, self.height_px = _CAMERA_SIZES_PX[int(rng.integers(len(_CAMERA_SIZES_PX)))]
+        self.angle = (0.0, 1.0, -1.0)[camera % 3] * rng.uniform(22, 42) + rng.uniform(-6, 6)
+        self.zoom = rng.uniform(0.85, 1.35)
+        self.zoom_drift = rng.uniform(-0.012, 0.012)
+        self.pan_degrees = rng.uniform(2, 9)
+        self.pan_hz = rng.uniform(0.03, 0.12)
+        self.tilt_px = rng.uniform(-12, 12)
+        self.shake_px = float(rng.choice([0.4, 1.5, 3.0]))
+        self.gain = np.asarray(1 + rng.uniform(-0.22, 0.22, 3), dtype=np.float32)
+        self.gamma = float(np.exp(rng.uniform(-0.4, 0.4)))
+        self.noise = rng.uniform(1, 4)
 
 
-def _outline_person(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    draw.ellipse([43, 2, 69, 30], fill=255)
-    draw.polygon([(36, 30), (76, 30), (72, 74), (40, 74)], fill=255)
-    draw.line([(38, 36), (18, 70 - int(rng.uniform(0, 45)))], fill=255, width=10)
-    draw.line([(74, 36), (96, 70 - int(rng.uniform(0, 45)))], fill=255, width=10)
-    draw.line([(47, 70), (36, 110)], fill=255, width=13)
-    draw.line([(65, 70), (78, 110)], fill=255, width=13)
+def film(scene: Scene, camera: Camera, *, start_s: float, duration_s: float, fps: float, name: str) -> Pixels:
+    """What a camera sees: [round(duration_s * fps), height_px, width_px, 3]. `name` seeds shake and sensor noise."""
+    rng = numpy_rng(camera.seed, "film", name)
+    count = max(round(duration_s * fps), 1)
+    times = start_s + np.arange(count) / fps
+    jitter, kernel = rng.normal(0, camera.shake_px, (count, 2)), np.array([1, 3, 4, 3, 1]) / 12
+    shake = np.stack([np.convolve(jitter[:, axis], kernel, mode="same") for axis in (0, 1)], axis=1)
+    panorama = Image.fromarray(scene.panorama)
+    frames = np.empty((count, camera.height_px, camera.width_px, 3), dtype=np.uint8)
+    grain = rng.normal(0, camera.noise, (camera.height_px + 32, camera.width_px + 32, 3)).astype(np.int16)
+    offsets = rng.integers(0, 32, (count, 2))
+    for index, time_s in enumerate(times):
+        picture = _expose(scene, camera, panorama, time_s=float(time_s), shake=shake[index])
+        lit = np.asarray(picture.point(_response(camera, scene.light_at(float(time_s)))))
+        down, across = offsets[index]
+        noise = grain[down : down + camera.height_px, across : across + camera.width_px]
+        frames[index] = np.clip(lit + noise, 0, 255)
+    return frames
 
 
-def _outline_vehicle(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    draw.rounded_rectangle([2, 52, 110, 90], radius=9, fill=255)
-    draw.polygon([(22, 54), (36, 28), (int(rng.uniform(70, 96)), 28), (96, 54)], fill=255)
-    draw.ellipse([14, 78, 42, 106], fill=255)
-    draw.ellipse([70, 78, 98, 106], fill=255)
+def _expose(
+    scene: Scene, camera: Camera, panorama: Image.Image, *, time_s: float, shake: NDArray[np.float64]
+) -> Image.Image:
+    """The place behind, then the actors from far to near."""
+    zoom = camera.zoom * (1 + camera.zoom_drift * time_s)
+    heading = camera.angle + camera.pan_degrees * np.sin(2 * np.pi * camera.pan_hz * time_s)
+    view_width = _FIELD_DEGREES * PIXELS_PER_DEGREE / zoom * min(camera.width_px / 320, 1.0)
+    view_height = view_width * camera.height_px / camera.width_px
+    scale = camera.width_px / view_width
+    left = (PANORAMA_WIDTH_PX / PIXELS_PER_DEGREE / 2 + heading) * PIXELS_PER_DEGREE - view_width / 2 + shake[0] / scale
+    top = HORIZON_ROW + camera.tilt_px - view_height * 0.55 + shake[1] / scale
+    left = float(np.clip(left, 0, PANORAMA_WIDTH_PX - view_width))
+    top = float(np.clip(top, 0, PANORAMA_HEIGHT_PX - view_height))
+    box = (left, top, left + view_width, top + view_height)
+    picture = panorama.resize((camera.width_px, camera.height_px), Image.Resampling.BILINEAR, box=box)
+    horizon = (HORIZON_ROW - top) * scale
+    for depth, across, actor in sorted(_visible(scene.actors, heading, time_s), key=lambda item: -item[0]):
+        height = int(actor.size * camera.height_px * zoom / depth * 0.75)
+        middle = camera.width_px / 2 + across / depth * camera.width_px * zoom * 1.1 + shake[0]
+        feet = horizon + camera.height_px * (0.32 / depth - actor.lift * 0.5) + shake[1]
+        if height < 6 or not -height < middle < camera.width_px + height:
+            continue
+        step = 0.06 * height * abs(np.sin(4 * time_s + actor.prop))
+        sprite = _sprite(camera.seed, actor.prop, round(np.log(height) / np.log(1.05)))
+        picture.paste(sprite, (int(middle - sprite.width / 2), int(feet - sprite.height - step)), sprite)
+    return picture
 
 
-def _outline_star(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    points = int(rng.integers(5, 10))
-    angles = np.arange(2 * points) * np.pi / points
-    radius = np.where(np.arange(2 * points) % 2, rng.uniform(18, 34), 54)
-    outline = 56 + np.stack([radius * np.sin(angles), -radius * np.cos(angles)], axis=1)
-    draw.polygon([(float(across), float(down)) for across, down in outline], fill=255)
+def _visible(actors: list[Actor], heading: float, time_s: float) -> list[tuple[float, float, Actor]]:
+    """(depth, across, actor) of those on the scene, turned by the camera's heading; depth 1 is the scene's middle."""
+    cosine, sine = np.cos(np.radians(heading)), np.sin(np.radians(heading))
+    seen = []
+    for actor in actors:
+        if actor.enters_s <= time_s < actor.leaves_s:
+            across, deep = actor.position(time_s)
+            depth = 1 + deep * cosine + across * sine
+            if depth > _NEAREST:
+                seen.append((float(depth), float(across * cosine - deep * sine), actor))
+    return seen
 
 
-def _outline_tree(draw: ImageDraw.ImageDraw, rng: Rng) -> None:
-    draw.rectangle([50, 60, 62, 111], fill=255)
-    for _ in range(7):
-        across, down, radius = rng.uniform(26, 86), rng.uniform(18, 58), rng.uniform(14, 24)
-        draw.ellipse([across - radius, down - radius, across + radius, down + radius], fill=255)
+def _response(camera: Camera, light: NDArray[np.float32]) -> list[int]:
+    """The sensor's table from scene to stored value for the three channels, 768 entries."""
+    levels = np.arange(256) / 255
+    table = 255 * np.clip(levels[None] * (camera.gain * light)[:, None], 0, 1) ** camera.gamma
+    return [int(value) for value in np.rint(table).ravel()]
 
 
-_OUTLINES = (_outline_ball, _outline_box, _outline_person, _outline_vehicle, _outline_star, _outline_tree)
+@lru_cache(maxsize=256)
+def _sprite(seed: int, prop: int, step: int) -> Image.Image:
+    """A prop at one of the sizes 1.05**step: few are drawn twice."""
+    size = max(min(round(1.05**step), 4 * SPRITE_PX), 4)
+    return prop_sprite(seed=seed, prop=prop).resize((size, size), Image.Resampling.BILINEAR)

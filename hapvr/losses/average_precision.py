@@ -1,7 +1,7 @@
 """Surrogates of average precision that HAP-VR Table 2 compares with QuadLinear-AP.
 
-All are 1 - AP, averaged over the queries that have a positive, on similarities [..., N] with a row per query and
-ternary labels of the same shape. Ignored entries take part in no ranking.
+All are 1 - AP in [0, 1], a scalar [] averaged over the queries that have a positive, on similarities [..., N] with a row per
+query and ternary labels of the same shape. Ignored entries take part in no ranking.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hapvr.losses.rows import (
-    check_positive,
     check_similarities,
     differences,
     mean_over_positives,
@@ -23,11 +22,7 @@ from hapvr.losses.rows import (
 
 
 def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) -> Tensor:
-    """Smooth-AP (Brown et al., ECCV 2020): ranks by sigmoids of differences instead of steps.
-
-    similarity: [..., N]; labels: same shape, ternary. Returns [] in [0, 1].
-    """
-    check_positive("temperature", temperature)
+    """Smooth-AP (Brown et al., ECCV 2020): ranks by sigmoids of differences instead of steps."""
 
     def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
         above = torch.sigmoid(differences(rows) / temperature)
@@ -44,9 +39,8 @@ def quantized_ap(
 ) -> Tensor:
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
 
-    similarity: [..., N]; labels: same shape, ternary. num_bins centres are evenly spaced from highest to lowest, both
-    included. An entry is shared between its two nearest centres; an entry beyond the ends belongs to the end.
-    Returns [] in [0, 1].
+    num_bins centres are evenly spaced from highest to lowest, both included. An entry is shared between its two nearest
+    centres; an entry beyond the ends belongs to the end.
     """
     rows = check_similarities(similarity, labels)
     width = (highest - lowest) / (num_bins - 1)
@@ -68,7 +62,7 @@ def fast_ap(
     """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
 
     On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
-    `quantized_ap` with a centre more than intervals; only the customary resolution differs. Returns [] in [0, 1].
+    `quantized_ap` with a centre more than intervals; only the customary resolution differs.
     """
     return quantized_ap(similarity, labels, num_bins=num_bins + 1, lowest=lowest, highest=highest)
 
@@ -76,11 +70,9 @@ def fast_ap(
 def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
     """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
 
-    similarity: [..., N]; labels: same shape, ternary. Half the margin is subtracted from positives, and half is added to
-    negatives. strength is the paper's lambda, the size of the interpolation step. Ties rank in row order. Returns [] in
-    [0, 1].
+    Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
+    the interpolation step. Ties rank in row order.
     """
-    check_positive("strength", strength)
     rows = check_similarities(similarity, labels)
     positive = labels > 0
     shifted = rows - labels.to(rows.dtype) * (margin / 2)

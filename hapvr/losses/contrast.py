@@ -13,14 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.losses.rows import check_positive
 
 CircleForm = Literal["paper", "released"]
 
 
 def contrast_infonce(similarity: Tensor, usable: Tensor | None = None, *, temperature: float) -> Tensor:
     """-log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau)."""
-    check_positive("temperature", temperature)
     return _first_of(_checked(similarity) / temperature, usable)
 
 
@@ -37,7 +35,6 @@ def contrast_circle(
     Logits are scale [1 + m - s]+ (s - 1 + m) of a positive and scale [s + m]+ (s - m) of a negative. form: `released` takes
     all columns of row 0 for positives and all columns of the other rows for negatives, as the authors' code does.
     """
-    check_positive("scale", scale)
     rows = _checked(similarity)
     constant = rows.detach()
     as_positive = scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))

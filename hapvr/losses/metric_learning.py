@@ -1,6 +1,6 @@
 """Losses of metric learning that HAP-VR Table 2 compares with QuadLinear-AP: MAE, MSE, contrastive, triplet, circle.
 
-Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape; ignored entries do not count.
+Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape; ignored entries do not count. All return [].
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.rows import (
-    check_positive,
     check_similarities,
     differences,
     mean_over_positives,
@@ -23,13 +22,13 @@ from hapvr.losses.rows import (
 
 
 def mean_absolute_error(similarity: Tensor, labels: Tensor) -> Tensor:
-    """MAE: mean of |s - y| over labelled pairs, y = 1 for positives and 0 for negatives. Returns []."""
+    """MAE: mean of |s - y| over labelled pairs, y = 1 for positives and 0 for negatives."""
     rows = check_similarities(similarity, labels)
     return mean_where((rows - (labels > 0).to(rows.dtype)).abs(), labels != 0)
 
 
 def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
-    """MSE: mean of (s - y)^2 over labelled pairs, y = 1 for positives and 0 for negatives. Returns []."""
+    """MSE: mean of (s - y)^2 over labelled pairs, y = 1 for positives and 0 for negatives."""
     rows = check_similarities(similarity, labels)
     return mean_where((rows - (labels > 0).to(rows.dtype)).square(), labels != 0)
 
@@ -37,10 +36,9 @@ def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
 def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
     """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
 
-    Returns [], half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
+    Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
     With separate means, the many negatives do not outweigh the positives.
     """
-    check_positive("margin", margin)
     distance = 1 - check_similarities(similarity, labels)
     attract = mean_where(distance.square(), labels > 0)
     repel = mean_where((margin - distance).clamp(min=0).square(), labels < 0)
@@ -52,9 +50,8 @@ def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2, negative
 
     negatives: which of them a positive i meets: "hardest" is the most similar one, "semi_hard" the most similar one below
     the positive (or the hardest, if none is below), "all" takes the mean over all. A row's loss is the mean over its
-    positives. Rows without a positive are left out; rows without a negative have a loss of 0. Returns [].
+    positives. Rows without a positive are left out; rows without a negative have a loss of 0.
     """
-    check_positive("margin", margin)
     if negatives not in ("hardest", "semi_hard", "all"):
         raise ArgumentError(f"negatives: got {negatives!r}, wanted 'hardest', 'semi_hard' or 'all'")
 
@@ -81,9 +78,8 @@ def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: f
 
     Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and
     positives i, with a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over
-    rows with a positive and a negative. Returns [].
+    rows with a positive and a negative.
     """
-    check_positive("scale", scale)
     rows = check_similarities(similarity, labels)
     positive, negative = labels > 0, labels < 0
     constant = rows.detach()

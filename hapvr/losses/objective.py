@@ -16,10 +16,8 @@ from hapvr.losses.settings import ObjectiveSettings, Option
 from hapvr.model.family import Similarities
 from hapvr.model.similarity import to_unit_interval
 
-FRAME_OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
-    {"quadlinear_ap": {"rho": 5.0}, "fast_ap": {"lowest": -1.0}, "dir": {"lowest": -1.0}}
-)
-"""Defaults at frame level that differ from the function's own: HAP-VR's rho, and the range of frame similarities."""
+FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
+"""HAP-VR's options of quadlinear_ap at frame level, where they differ from the function's own."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +42,12 @@ class ObjectiveOutput:
 
 
 class Objective:
-    """Computes `ObjectiveOutput` of a batch; it has settings only, no parameters.
-
-    Raises ConfigError for a loss or an option that does not exist.
-    """
+    """Computes `ObjectiveOutput` of a batch. Raises ConfigError for an option that a loss does not have."""
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
-        self._video_loss = ranking_loss(self.settings.video_ap_loss, self.settings.video_ap_options)
-        frame_loss = self.settings.frame_ap_loss
-        frame_options = {**FRAME_OPTIONS.get(frame_loss, {}), **self.settings.frame_ap_options}
-        self._frame_loss = ranking_loss(frame_loss, frame_options)
+        self._video_loss = ranking_loss(settings.video_ap_loss, settings.video_ap_options)
+        self._frame_loss = ranking_loss("quadlinear_ap", {**FRAME_OPTIONS, **settings.frame_ap_options})
 
     def weights(self) -> dict[str, float]:
         """The weight of each term, in the order of Eq. 15; both halves of SSHN share one."""
@@ -99,7 +92,11 @@ class Objective:
         }
         counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(ranked)}
         if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
-            rows, row_labels = self._frame_rows(similarities.frame, frame_labels, pair_index, shard.first_row)
+            if not self.settings.include_self:
+                different = pair_index[:, 0] != pair_index[:, 1]
+                pair_index, frame_labels = pair_index[different], frame_labels[different]
+            row_labels = frame_labels
+            rows = similarities.frame[pair_index[:, 0] - shard.first_row, pair_index[:, 1]]
             num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
             ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
             part = ranked_rows / shard.add_up(ranked_rows).clamp(min=1)
@@ -108,11 +105,3 @@ class Objective:
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
         return ObjectiveOutput(total=total, terms=terms, counts=counts)
-
-    def _frame_rows(
-        self, frame: Tensor, frame_labels: Tensor, pair_index: Tensor, first_row: int
-    ) -> tuple[Tensor, Tensor]:
-        if not self.settings.include_self:
-            different = pair_index[:, 0] != pair_index[:, 1]
-            pair_index, frame_labels = pair_index[different], frame_labels[different]
-        return frame[pair_index[:, 0] - first_row, pair_index[:, 1]], frame_labels

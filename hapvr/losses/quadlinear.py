@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hapvr.losses.rows import check_positive, check_similarities, differences, mean_over_positives, mean_over_rows
+from hapvr.losses.rows import check_similarities, differences, mean_over_positives, mean_over_rows
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
@@ -13,7 +13,6 @@ def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
 
     Linear, 2 x / delta + 1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0 below.
     """
-    check_positive("delta", delta)
     scaled = difference / delta
     return torch.where(scaled >= 0, 2 * scaled + 1, (scaled.clamp(-1, 0) + 1).square())
 
@@ -28,7 +27,6 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the
     paper sets rho to 5.
     """
-    check_positive("delta", delta)
     if similarity.shape[:-1].numel() == 1:
         return _of_one_row(check_similarities(similarity, labels).flatten(), labels.flatten(), delta=delta, rho=rho)
 

@@ -23,28 +23,17 @@ def check_similarities(similarity: Tensor, labels: Tensor) -> Tensor:
     similarity: [..., N], finite; labels: same shape, ternary (1 positive, -1 negative, 0 ignored). Raises ArgumentError that
     names the argument.
     """
-    if similarity.shape != labels.shape:
+    ternary = labels.dtype != torch.bool and bool(((labels == 1) | (labels == 0) | (labels == -1)).all())
+    if similarity.shape != labels.shape or not ternary:
         raise ArgumentError(
-            f"labels: got shape {tuple(labels.shape)}, wanted {tuple(similarity.shape)}, the shape of similarity"
+            f"labels: got {labels.dtype} of shape {tuple(labels.shape)} with {torch.unique(labels)[:5].tolist()}, wanted 1 "
+            f"(positive), -1 (negative) and 0 (ignored) in the shape of similarity, {tuple(similarity.shape)}"
         )
     if not bool(torch.isfinite(similarity).all()):
         raise ArgumentError(
-            f"similarity: {int((~torch.isfinite(similarity)).sum())} of {similarity.numel()} values in "
-            f"{similarity.dtype} are NaN or infinite; wanted finite values: compare in float32 if half "
-            "precision overflowed"
-        )
-    if labels.dtype == torch.bool or bool(((labels != 1) & (labels != 0) & (labels != -1)).any()):
-        raise ArgumentError(
-            f"labels: wanted 1 (positive), -1 (negative) and 0 (ignored) only, got {labels.dtype} with "
-            f"{torch.unique(labels)[:5].tolist()}"
+            f"similarity: NaN or infinite values in {similarity.dtype}; wanted finite ones, as of float32"
         )
     return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raise ArgumentError unless the value is above 0."""
-    if not value > 0:
-        raise ArgumentError(f"{name}: got {value}, wanted a number above 0")
 
 
 def without_self(labels: Tensor) -> Tensor:

@@ -8,7 +8,12 @@ from pydantic import Field
 
 from hapvr.settings import Settings
 
-Option = float | str
+LossName = Literal[
+    "mae", "mse", "contrastive", "triplet", "circle", "fast_ap", "dir", "blackbox_ap", "smooth_ap", "quadlinear_ap"
+]
+"""The rows of HAP-VR Table 2, see `hapvr.losses.registry`."""
+
+Option = int | float | str
 """A value of an option of a ranking loss."""
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -17,14 +22,13 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ObjectiveSettings(Settings):
     """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
 
-    The AP losses are those of `hapvr.losses.registry`; their options are each loss's own, e.g. `delta` and `rho` of
-    quadlinear_ap, and what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames).
+    Frames are ranked by quadlinear_ap, videos by a loss of `hapvr.losses.registry`. The options are each loss's own, e.g.
+    `delta` and `rho` of quadlinear_ap; what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames).
     """
 
-    frame_ap_loss: str = "quadlinear_ap"
     frame_ap_weight: Weight = 6.0
     frame_ap_options: dict[str, Option] = Field(default_factory=dict)
-    video_ap_loss: str = "quadlinear_ap"
+    video_ap_loss: LossName = "quadlinear_ap"
     video_ap_weight: Weight = 4.0
     video_ap_options: dict[str, Option] = Field(default_factory=dict)
     infonce_weight: Weight = 1.0

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.losses.rows import check_positive, mean_where
+from hapvr.losses.rows import mean_where
 from hapvr.model.similarity import chamfer
+
+WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
+"""Of the losses in the total."""
 
 
 def video_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) -> Tensor:
@@ -15,7 +18,6 @@ def video_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) ->
 
     positive, negative: similarities [A] in [-1, 1] of each anchor with its positive and its negative. Returns [].
     """
-    check_positive("margin", margin)
     return (negative - positive + margin).clamp(min=0).mean()
 
 

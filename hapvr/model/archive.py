@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import DataError
+from hapvr.settings import first_line
 
 PLAIN = (bool, int, float, str, type(None))
 
@@ -43,11 +44,9 @@ class Inert:
 def read_archive(file: Path) -> Archive:
     """Read a .pth or .pt (zip or the older format), a .safetensors or a .npz file; tensors come on the CPU.
 
-    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError,
-    which names the file, if it is missing, of another format, or names something that torch refuses even so.
+    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
+    a file that is missing, of another format, or names something that torch refuses even so.
     """
-    if not file.is_file():
-        raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
         if file.suffix == ".safetensors":
@@ -60,10 +59,9 @@ def read_archive(file: Path) -> Archive:
             return Archive(torch.load(file, map_location="cpu", weights_only=True), tuple(names))
     except Exception as error:
         # torch's message advises to load without protection, so only its cause is passed on.
-        reason = str(error.__context__ or error).strip().splitlines()
+        reason = first_line(error.__context__ or error)
         raise DataError(
-            f"weights: {file} cannot be read: {reason[0] if reason else type(error).__name__}; wanted a state dict "
-            "saved by torch.save, a .safetensors or a .npz file"
+            f"weights: {file} cannot be read: {reason}; wanted a state dict saved by torch.save, a .safetensors or a .npz file"
         ) from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,28 +14,50 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import write_atomic
-from hapvr.model.description import DESCRIPTION_FILE, EXTRAS_DIMS_KEY, HINT, WEIGHTS_FILE, read_description
-from hapvr.model.families import build_family
+from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
 from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
+from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.vvs.network import VvsNetwork
 
 MAX_MISMATCHES = 10
+
+
+def build_family(
+    settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, generator: torch.Generator | None = None
+) -> VideoNetwork:
+    """A new network of the family that the settings are of.
+
+    dims: D, values per region; extras_dims: C of `FrameExtras.pooled`, 0 where features have none. generator: draws the
+    weights and leaves torch's global generator alone. Raises ArgumentError where the settings do not fit the dims.
+    """
+    if isinstance(settings, NetworkSettings):
+        return SimilarityNetwork(settings, dims=dims, generator=generator)
+    if isinstance(settings, TcaSettings):
+        return ContextNetwork(settings, dims=dims, generator=generator)
+    return VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=generator)
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
     """Write weights and description into the folder, made if missing; returns it.
 
-    metadata: values of JSON, stored under "metadata". The description is written last, so a folder that has one is
-    complete.
+    metadata: values of JSON. The description is written last, so a folder that has one is complete.
     """
-    settings: dict[str, Any] = network.scoring_settings()
-    sizes = {name: settings.pop(name) for name in ("dims", EXTRAS_DIMS_KEY) if name in settings}
-    description = sizes | {"settings": settings, "metadata": dict(metadata)}
-    text = json.dumps(description, indent=2, sort_keys=True)
+    description = NetworkDescription.model_validate(
+        {
+            "dims": network.dims,
+            "extras_dims": network.extras_dims,
+            "settings": network.settings.scoring(),
+            "metadata": dict(metadata),
+        }
+    )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:
         save_file(weights, part)
     with write_atomic(folder / DESCRIPTION_FILE) as part:
-        part.write_text(text + "\n", encoding="utf-8")
+        part.write_text(description.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return folder
 
 
@@ -46,15 +67,14 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     Raises DamagedError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
     found, weights_file = read_description(folder), folder / WEIGHTS_FILE
-    build = partial(build_family, found.settings, dims=found.dims, extras_dims=found.extras_dims or 0)
+    build = partial(build_family, found.settings, dims=found.dims, extras_dims=found.extras_dims)
     try:
         with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()
         weights = load_file(weights_file)
-    except (RuntimeError, ArgumentError) as error:
-        raise DamagedError(f"network: {folder / DESCRIPTION_FILE}: no network: {error!r:.200}; {HINT}") from error
-    except SafetensorError as error:
-        raise DamagedError(f"network: {weights_file} is damaged: {error}; {HINT}") from error
+    except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
+        said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {error!r:.200}"
+        raise DamagedError(f"network: {said}; {HINT}") from error
     if mismatches := describe_mismatches(wanted, weights):
         raise DamagedError(f"network: {weights_file}: {'; '.join(mismatches[:MAX_MISMATCHES])}; {HINT}")
     network = build(generator=torch.Generator())
@@ -65,7 +85,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 def describe_mismatches(
     wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Mapping[str, str] | None = None
 ) -> list[str]:
-    """One line per tensor that is missing, unknown, of another shape or not finite; empty if all fit.
+    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty if all fit.
 
     names: what tensors are called in a message, where the file has other names.
     """
@@ -78,6 +98,8 @@ def describe_mismatches(
     for name, tensor in found.items():
         if name in wanted and tensor.shape != wanted[name].shape:
             lines.append(f"{name_of(name)} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}")
+        elif name in wanted and tensor.dtype != wanted[name].dtype:
+            lines.append(f"{name_of(name)} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
             lines.append(f"{name_of(name)} has NaN or infinite values")
     return lines

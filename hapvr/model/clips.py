@@ -7,14 +7,17 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError
 
+Mask = Tensor | None
+"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
+
 MapMask = tuple[Tensor, Tensor]
 """The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
 
-def check_clips(name: str, clips: Tensor, mask: Tensor | None) -> None:
-    """Raise ArgumentError unless real frames of clips [N, T, R, D] are finite and stand before the padding.
+def check_clips(name: str, clips: Tensor, mask: Mask) -> Tensor:
+    """Clips [N, T, R, D] with zeros as padding, which may hold anything before.
 
-    mask: bool [N, T] with at least one real frame per clip, or None. Padding may hold anything.
+    Raises ArgumentError unless real frames are finite and stand before the padding.
     """
     finite = torch.isfinite(clips).flatten(2).all(-1)
     if mask is not None:
@@ -27,32 +30,26 @@ def check_clips(name: str, clips: Tensor, mask: Tensor | None) -> None:
             f"{name}: NaN or infinite values in {int((~finite).sum())} frames, first in video {video} frame {frame}; "
             "wanted finite features: extract them again, or keep them in float32 if half precision overflowed"
         )
-
-
-def clear_padding(clips: Tensor, mask: Tensor | None) -> Tensor:
-    """The clips with zeros as padding, so that no other value can spread. clips: [N, T, R, D]; mask: bool [N, T]."""
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
-def pad_to_min_frames(
-    similarity: Tensor, mask: Tensor | None, *, dim: int, min_frames: int
-) -> tuple[Tensor, Tensor | None]:
+def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: int) -> tuple[Tensor, Mask]:
     """Double clips of fewer real frames until they have `min_frames`; with 4, clips of 1, 2, 3 frames get 4, 4, 6.
 
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
     [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally
     frequent, and a clip's score does not depend on how far it was padded.
     """
-    size = similarity.shape[dim]
+    size = length = similarity.shape[dim]
     if mask is None:
-        if size >= min_frames:
-            return similarity, None
-        repeated = torch.arange(_doubled(size, min_frames), device=similarity.device) % size
-        return similarity.index_select(dim, repeated), None
-    lengths = mask.sum(1)
-    doubled = torch.tensor([_doubled(length, min_frames) for length in range(min_frames)], device=mask.device)
-    targets = torch.where(lengths < min_frames, doubled[lengths.clamp(max=min_frames - 1)], lengths)
-    if bool((targets == lengths).all()):
+        while length < min_frames:
+            length *= 2
+        repeated = torch.arange(length, device=similarity.device) % size
+        return similarity if length == size else similarity.index_select(dim, repeated), None
+    targets = lengths = mask.sum(1)
+    while bool((targets < min_frames).any()):
+        targets = torch.where(targets < min_frames, 2 * targets, targets)
+    if targets is lengths:
         return similarity, mask
     position = torch.arange(max(size, int(targets.max())), device=mask.device)
     source = torch.where(targets[:, None] > lengths[:, None], position % lengths[:, None], position)
@@ -61,12 +58,6 @@ def pad_to_min_frames(
     index = source.clamp(max=size - 1)
     index = index[:, None, :, None] if dim == 2 else index[None, :, None, :]
     return similarity.gather(dim, index.expand(shape)), position < targets[:, None]
-
-
-def _doubled(length: int, min_frames: int) -> int:
-    while 0 < length < min_frames:
-        length *= 2
-    return length
 
 
 def halve_mask(mask: Tensor) -> Tensor:

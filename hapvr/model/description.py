@@ -15,34 +15,29 @@ from hapvr.provenance import safetensors_sha256
 
 WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"
-EXTRAS_DIMS_KEY = "side_dims"
-"""Stored name of `extras_dims`, also in digests of networks; the alias below is the same."""
 HINT = "copy or train the network again"
 
 
 class NetworkDescription(BaseModel):
     """DESCRIPTION_FILE.
 
-    dims: D, values per region. extras_dims: C of pooled vectors; None where the family has none. metadata: values of JSON.
+    dims: D, values per region. extras_dims: C of pooled vectors, 0 where the family reads none. metadata: values of JSON.
     """
 
     model_config = ConfigDict(frozen=True)
 
     dims: Annotated[int, Field(ge=1, lt=2**31)]
-    extras_dims: Annotated[int, Field(ge=0, lt=2**31)] | None = Field(default=None, alias="side_dims")
+    extras_dims: Annotated[int, Field(ge=0, lt=2**31)] = 0
     settings: AnyNetworkSettings
     metadata: dict[str, Any]
 
     def scoring_settings(self) -> dict[str, Any]:
         """As `VideoNetwork.scoring_settings`."""
-        extras = {} if self.extras_dims is None else {EXTRAS_DIMS_KEY: self.extras_dims}
-        return {"dims": self.dims, **extras, **self.settings.scoring()}
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
 
 
 def read_description(folder: Path) -> NetworkDescription:
-    """What network.json of a folder says. Raises DamagedError if it or the weights are missing, or it is damaged."""
-    if not (folder / WEIGHTS_FILE).is_file():
-        raise DamagedError(f"network: {folder / WEIGHTS_FILE} is missing; {HINT}")
+    """What network.json of a folder says. Raises DamagedError if it is missing or damaged."""
     return read_json_as(folder / DESCRIPTION_FILE, NetworkDescription, hint=HINT)
 
 

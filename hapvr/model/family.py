@@ -1,6 +1,6 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
-A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.families` lists them,
+A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.checkpoint` builds them,
 and `hapvr.train.families` says how each is trained. Everything else that uses a network knows this interface alone.
 """
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hapvr.model.clips import Mask, check_clips
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import AnyNetworkSettings
 
@@ -44,17 +45,18 @@ class VideoNetwork(nn.Module, ABC):
     indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
     them in `pack` and `compare`.
 
-    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors and magnitudes, which the
-    features then carry behind the regions, see `hapvr.model.frame_extras`.
+    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
+    magnitudes, which the features then carry behind the regions, see `hapvr.model.frame_extras`.
     """
 
     settings: AnyNetworkSettings
     dims: int
+    extras_dims: int = 0
     needs_extras: bool = False
 
     def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as JSON values; stored with the weights."""
-        return {"dims": self.dims, **self.settings.scoring()}
+        """Everything but the weights that decides a score, as JSON values."""
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
 
     @property
     @abstractmethod
@@ -62,27 +64,29 @@ class VideoNetwork(nn.Module, ABC):
         """d, values per vector of an embedding."""
 
     @abstractmethod
-    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """Embeddings [..., T, r, d] of features [..., T, R, D].
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
         dtype: of the result; None: that of the weights.
         """
 
-    @abstractmethod
     def compare(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
+        self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
     ) -> Similarities:
         """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
 
-        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for
-        values that are not finite.
+        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for values that are
+        not finite and masks of another kind.
         """
+        with_itself = query is reference and query_mask is reference_mask
+        query = check_clips("query", query, query_mask)
+        reference = query if with_itself else check_clips("reference", reference, reference_mask)
+        return self._compare(query, reference, query_mask, reference_mask)
+
+    @abstractmethod
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        """`compare` of checked clips whose padding is 0."""
 
     @abstractmethod
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
@@ -104,12 +108,7 @@ class VideoNetwork(nn.Module, ABC):
         """
 
     def score(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
+        self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
     ) -> Tensor:
         """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
         return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video

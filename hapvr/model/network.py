@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.model.clips import check_clips, clear_padding, halve_mask, pad_to_min_frames
+from hapvr.model.clips import Mask, halve_mask, pad_to_min_frames
 from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
 from hapvr.model.packed import Limits
@@ -61,7 +61,7 @@ class SimilarityNetwork(VideoNetwork):
         """D, or the bits of a code."""
         return self.settings.binary_bits or self.dims
 
-    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.
 
         features: [..., T, R, D]. mask: not read, because each region is weighed by itself. dtype: of the result and of
@@ -77,28 +77,13 @@ class SimilarityNetwork(VideoNetwork):
         embedding = self.binarization(weighted)
         return embedding.to(dtype)
 
-    def compare(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
-    ) -> Similarities:
-        """Similarities of all pairs of embedded clips.
-
-        query: [Q, T, R, D]; reference: [N, T', R, D], both from `embed`; masks: bool [Q, T] and [N, T'], real frames
-        first. Padding changes no score. Raises ArgumentError for values that are not finite and masks of another kind.
-        """
-        check_clips("query", query, query_mask)
-        check_clips("reference", reference, reference_mask)
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         if query_mask is not None or reference_mask is not None:
-            query_mask = _or_all_real(query_mask, query)
-            reference_mask = _or_all_real(reference_mask, reference)
-        with_itself = query is reference and query_mask is reference_mask
-        query = clear_padding(query.to(self._dtype), query_mask)
+            query_mask, reference_mask = _or_all_real(query_mask, query), _or_all_real(reference_mask, reference)
         # Training compares a batch with itself, for which `frame_similarity` needs half of the products.
-        reference = query if with_itself else clear_padding(reference.to(self._dtype), reference_mask)
+        with_itself = query is reference
+        query = query.to(self._dtype)
+        reference = query if with_itself else reference.to(self._dtype)
         forth = self._compare_one_way(query, reference, query_mask, reference_mask)
         if not self.settings.symmetric:
             return forth
@@ -134,7 +119,7 @@ class SimilarityNetwork(VideoNetwork):
         return next((p.dtype for p in self.parameters()), torch.float32)
 
     def _compare_one_way(
-        self, query: Tensor, reference: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None
+        self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
     ) -> Similarities:
         # Means over frames and losses are computed in float32 or wider, also under autocast.
         frame = frame_similarity(query, reference, **self.settings.spatial)
@@ -158,14 +143,12 @@ class SimilarityNetwork(VideoNetwork):
         return Similarities(frame=frame, refined=refined, video=video, regularization=overshoot)
 
     @staticmethod
-    def _refine(
-        comparator: Comparator, frame: Tensor, query_mask: Tensor | None, reference_mask: Tensor | None
-    ) -> Tensor:
+    def _refine(comparator: Comparator, frame: Tensor, query_mask: Mask, reference_mask: Mask) -> Tensor:
         num_queries, num_references = frame.shape[:2]
         step = max(MAX_COMPARATOR_ELEMENTS.get(frame.device.type, 2**22) // (frame.shape[2] * frame.shape[3]), 1)
         pairs = torch.split(frame.flatten(0, 1), step)
         if query_mask is None or reference_mask is None:
-            rows: tuple[Tensor | None, ...] = (None,) * len(pairs)
+            rows: tuple[Mask, ...] = (None,) * len(pairs)
             columns = rows
         else:
             rows = torch.split(query_mask.repeat_interleave(num_references, 0), step)
@@ -177,5 +160,5 @@ class SimilarityNetwork(VideoNetwork):
         return refined.view(num_queries, num_references, *refined.shape[1:])
 
 
-def _or_all_real(mask: Tensor | None, clips: Tensor) -> Tensor:
+def _or_all_real(mask: Mask, clips: Tensor) -> Tensor:
     return clips.new_ones(clips.shape[:2], dtype=torch.bool) if mask is None else mask

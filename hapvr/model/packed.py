@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -53,11 +54,7 @@ class PackedVideos:
     @cached_property
     def starts(self) -> tuple[int, ...]:
         """First row of each video."""
-        starts, total = [], 0
-        for length in self.lengths:
-            starts.append(total)
-            total += length
-        return tuple(starts)
+        return tuple(accumulate(self.lengths[:-1], initial=0))
 
     def part(self, first: int, last: int) -> PackedVideos:
         """The videos from `first` to `last` - 1."""

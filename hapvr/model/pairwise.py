@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.model.clips import pad_to_min_frames
+from hapvr.model.clips import Mask, halve_mask, pad_to_min_frames
 from hapvr.model.layers import Comparator
 from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
@@ -48,11 +48,8 @@ def score_packed(
     query, reference: packed results of `network.embed`, in any floating dtype. comparator: replaces the network's own,
     e.g. by its copy in another dtype.
     """
-    scorer = _Scorer(
-        network.settings,
-        comparator if comparator is not None else network.comparator,
-        limits or Limits.for_device(query.frames.device),
-    )
+    limits = limits or Limits.for_device(query.frames.device)
+    scorer = _Scorer(network.settings, network.comparator if comparator is None else comparator, limits)
     scores = scorer.score(query, reference)
     return (scores + scorer.score(reference, query).T) / 2 if network.settings.symmetric else scores
 
@@ -84,21 +81,15 @@ class _Scorer:
             max_chunk_elements=self.limits.product_bytes // query.frames.element_size(),
             **self.settings.spatial,
         ).float()
-        rows = [
-            self._score_row(frame[start : start + length], reference)
-            for start, length in zip(query.starts, query.lengths, strict=True)
-        ]
-        return torch.stack(rows)
+        return torch.stack([self._score_row(rows, reference) for rows in torch.split(frame, list(query.lengths))])
 
     def _score_row(self, frame: Tensor, reference: PackedVideos) -> Tensor:
         """Scores [N] of one query. frame: its frame similarities with all references, [T, sum of reference lengths]."""
         least = self.settings.min_frames
         if self.comparator is not None:
             frame = pad_to_min_frames(frame[None, None], None, dim=2, min_frames=least)[0][0, 0]
-        lengths = reference.lengths
-        order = sorted(range(len(lengths)), key=lambda index: lengths[index])
-        scores = frame.new_empty(len(lengths))
-        for batch in _batches(order, lengths, max_columns=self.limits.batch_elements // len(frame)):
+        scores = frame.new_empty(len(reference.lengths))
+        for batch in _batches(reference.lengths, max_columns=self.limits.batch_elements // len(frame)):
             block, mask = _gather(frame, reference, batch)
             if self.comparator is not None:
                 block, mask = pad_to_min_frames(block.unsqueeze(0), mask, dim=3, min_frames=least)
@@ -106,7 +97,7 @@ class _Scorer:
             scores[batch] = self._score_block(block, mask)
         return scores
 
-    def _score_block(self, block: Tensor, mask: Tensor | None) -> Tensor:
+    def _score_block(self, block: Tensor, mask: Mask) -> Tensor:
         """Scores [P] of frame similarities [P, T, T'] with mask [P, T'] of real reference frames."""
         if self.comparator is not None:
             block = block.to(self.comparator.conv1.weight.dtype)
@@ -115,9 +106,7 @@ class _Scorer:
             else:
                 raw = self.comparator(block, None if mask is None else mask.new_ones(block.shape[:2]), mask)
             block = F.hardtanh(raw.float())
-            if mask is not None:
-                real = mask.sum(1, keepdim=True) // COMPARATOR_STEP
-                mask = torch.arange(block.shape[-1], device=block.device) < real
+            mask = None if mask is None else halve_mask(halve_mask(mask))
         row_mask = None if mask is None else mask.new_ones(block.shape[:2])
         return chamfer(block, row_mask=row_mask, column_mask=mask, **self.settings.temporal)
 
@@ -143,10 +132,10 @@ def _groups(lengths: Sequence[int], *, max_total: int) -> Iterator[tuple[int, in
     yield first, len(lengths)
 
 
-def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], *, max_columns: int) -> Iterator[list[int]]:
     """Videos of similar lengths, shortest first: with padding at most `max_columns` frames together, or one video."""
     batch: list[int] = []
-    for index in order:
+    for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         if batch and (len(batch) + 1) * lengths[index] > max_columns:
             yield batch
             batch = []
@@ -154,7 +143,7 @@ def _batches(order: Sequence[int], lengths: Sequence[int], *, max_columns: int) 
     yield batch
 
 
-def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tuple[Tensor, Mask]:
     """Blocks [P, T, width] of a batch of references and the mask [P, width] of their real frames, None if all are."""
     lengths = [reference.lengths[index] for index in batch]
     width = max(lengths)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pydantic import ValidationError
 
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.model.archive import read_archive
 from hapvr.model.family import VideoNetwork
-from hapvr.model.published import ImportReport, import_published, take_weights
+from hapvr.model.published import ImportReport, import_published, known_dims, take_weights
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.published import COMPONENTS, is_vvs, vvs_settings, vvs_tensors
 from hapvr.provenance import file_sha256
-from hapvr.settings import first_line
 
 VVS_NOTES = (
     "the file records no temperatures: those of the paper are used (512 for topic guidance, 1 for the others)",
@@ -33,34 +31,19 @@ def import_released(
     archive = read_archive(file)
     if not is_vvs(archive.content):
         return import_published(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
-    tensors, names, ignored, unknown = vvs_tensors(archive.content)
+    tensors, names, ignored = vvs_tensors(archive.content)
+    unknown = [name for name in tensors if name not in names and name not in ignored]
     if unknown or not names:
         raise DataError(
             f"import: {file}: not a network of VVS; tensors that do not fit: {', '.join(unknown) or 'none found'}"
         )
-    known = ignored.get(COMPONENTS)
-    dims = known.shape[-1] if known is not None and known.ndim == 2 else dims
-    if dims is None:
-        raise DataError(f"import: {file}: no tensor tells the dimensions of a region; give dims, e.g. dims=512")
+    dims = known_dims(ignored[COMPONENTS].shape[-1:] if COMPONENTS in ignored else (), dims, file)
     weights = {own: tensors[name] for name, own in names.items()}
     weights = {own: value.float() if value.is_floating_point() else value for own, value in weights.items()}
-    try:
+
+    def build() -> VvsNetwork:
         settings, extras_dims = vvs_settings(weights)
-        network = VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=torch.Generator())
-    except (ValidationError, ArgumentError, IndexError) as error:
-        raise DataError(f"import: {file}: its shapes cannot be used: {first_line(error)}") from error
-    for name in network.state_dict():
-        if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
-            weights.setdefault(name, torch.zeros((), dtype=torch.long))
-    take_weights(network, weights, names, file=file)
-    report = ImportReport(
-        release="vvs",
-        settings=network.scoring_settings(),
-        tensors=names,
-        ignored=tuple(ignored),
-        recorded={},
-        inert=archive.inert,
-        notes=VVS_NOTES,
-        sha256=file_sha256(file),
-    )
-    return network.eval(), report
+        return VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=torch.Generator())
+
+    report = ImportReport("vvs", names, tuple(ignored), {}, archive.inert, VVS_NOTES, file_sha256(file))
+    return take_weights(build, weights, names, file), report

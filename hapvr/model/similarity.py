@@ -55,45 +55,8 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
 
 
 def _largest(values: Tensor, dim: int) -> Tensor:
-    # amax is several times faster, but keeps its whole input for the backward pass. max keeps an index of 8 bytes per
-    # result; if one byte is enough for it, _Largest keeps that.
-    if not (torch.is_grad_enabled() and values.requires_grad):
-        return _amax(values, dim)
-    if values.shape[dim] > 256:
-        return values.max(dim).values
-    largest: Tensor = _Largest.apply(values, dim)
-    return largest
-
-
-def _amax(values: Tensor, dim: int) -> Tensor:
-    if values.device.type != "cpu" or values.dtype not in (torch.bfloat16, torch.float16):
-        return values.amax(dim)
-    # torch does not vectorise this reduction in a short dtype on a processor, but it vectorises `maximum`.
-    while (size := values.shape[dim]) > 1:
-        half = size // 2
-        best = torch.maximum(values.narrow(dim, 0, half), values.narrow(dim, half, half))
-        if size % 2:
-            first = best.select(dim, 0)
-            torch.maximum(first, values.select(dim, size - 1), out=first)
-        values = best
-    return values.squeeze(dim)
-
-
-class _Largest(torch.autograd.Function):
-    """The largest entries along a dimension of at most 256; their indices are kept as bytes."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, dim: int) -> Tensor:
-        largest, argmax = values.max(dim, keepdim=True)
-        ctx.save_for_backward(argmax.to(torch.uint8))
-        ctx.shape, ctx.dim = values.shape, dim
-        return largest.squeeze(dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (argmax,) = ctx.saved_tensors
-        spread = gradients[0].new_zeros(ctx.shape)
-        return spread.scatter_(ctx.dim, argmax.long(), gradients[0].unsqueeze(ctx.dim)), None
+    # amax is several times as fast, but it shares the gradient among equal entries, and keeps its whole input for that.
+    return values.max(dim).values if torch.is_grad_enabled() and values.requires_grad else values.amax(dim)
 
 
 def _masked_topk_mean(values: Tensor, mask: Tensor, *, rate: float, dim: int) -> Tensor:

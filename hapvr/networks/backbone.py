@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,68 +17,44 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
-from hapvr.networks.descriptors import imac, l3_irmac
-from hapvr.networks.settings import (
-    NUM_REGIONS,
-    BackboneConfig,
-    Precision,
-    TorchScriptWeights,
-    region_kernel,
-)
+from hapvr.networks.descriptors import GRID, imac, l3_irmac, require_grid
+from hapvr.networks.settings import NUM_REGIONS, BackboneConfig
 from hapvr.networks.weights import (
+    FrozenNetwork,
     WeightsIdentity,
     create_embedding_network,
     create_network,
-    load_torchscript,
-    normalize_pixels,
     pixel_statistics,
-    run_network,
     state_sha256,
     stated_settings,
 )
-from hapvr.video.jpeg import decode_jpegs
+from hapvr.video.frames import decode_jpegs
 
-GRID = (3, 3)
 LAST_FOUR = (-4, -3, -2, -1)
+REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
+"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
 
 @dataclass(frozen=True)
-class Backbone:
-    """A frozen network and what it is.
-
-    network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. mean, std: of pixels in [0, 1]. settings: what determines the
-    maps of a crop (weights, precision and what the configuration changes), as features and models record it.
-    """
+class Backbone(FrozenNetwork):
+    """network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. descriptor: of DESCRIPTORS."""
 
     section: ClassVar[str] = "backbone"
 
-    network: nn.Module
-    identity: WeightsIdentity
-    settings: dict[str, Any]
-    crop_px: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    precision: Precision = "float32"
     descriptor: str = "regions"
-    batch_frames: int = 32
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
 
         With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
         """
-        return DESCRIPTORS[self.descriptor](self._maps(frames))
+        return DESCRIPTORS[self.descriptor](self.output(frames))
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
         """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
-        maps = self._maps(frames)
+        maps = self.output(frames)
         means = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
         return torch.cat([region_vectors(maps), means[:, None]], dim=1)
-
-    def _maps(self, frames: Tensor) -> Sequence[Tensor]:
-        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
-        maps: Sequence[Tensor] = run_network(self.network, pixels, self.precision)
-        return maps
 
 
 class PatchTokens(nn.Module):
@@ -118,18 +94,11 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    if isinstance(config.weights, TorchScriptWeights):
-        scripted, identity = load_torchscript(config.weights)
-        network: nn.Module = WindowVectors(scripted)
-    else:
-        network, identity = _timm_backbone(config)
-    network.to(memory_format=torch.channels_last)
+    network, identity = _network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity)
     settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
-    backbone = Backbone(
-        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor, config.batch_frames
-    )
+    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     _require_regions(backbone, config)
     return backbone
 
@@ -144,8 +113,11 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
     return replace(backbone, identity=identity)
 
 
-def _timm_backbone(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
+def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
+    """A network of four scales as it is, one of a single scale as `PatchTokens`, TorchScript as `WindowVectors`."""
+    if config.weights.source == "torchscript":
+        scripted, identity = create_embedding_network(config)
+        return WindowVectors(scripted), identity
     network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
     if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity
@@ -201,13 +173,15 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         if regions.shape[-2:] != GRID:
             kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        if regions.shape[-2:] != GRID:
-            raise ArgumentError(
-                f"regions: map {stage} of size {tuple(feature_map.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, "
-                f"wanted {GRID}; use square frames of 224 px or a similar multiple of 32"
-            )
+        require_grid(stage, feature_map, regions)
         pooled.append(regions.float())
     return pooled
+
+
+def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
+    """Side and stride of the max pooling that makes regions of a map of this side."""
+    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
+    return kernel, (kernel + 1) // 2
 
 
 def average_regions(tokens: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
 
+GRID = (3, 3)
+
 
 def imac(maps: Sequence[Tensor]) -> Tensor:
     """The largest value of each channel of maps that have unit norm over channels at each position.
@@ -28,13 +30,17 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """
     vectors = []
     for number, one in enumerate(maps):
-        stride = 2 * min(int(side) for side in one.shape[-2:]) // 7
-        width = max(stride, 2)
-        regions = F.max_pool2d(F.normalize(one.float(), dim=1), width * 3 // 2, stride=width)
-        if stride < 2 or regions.shape[-2:] != (3, 3):
-            raise ArgumentError(
-                f"l3_irmac: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted "
-                "(3, 3); use square crops of 224 px or a similar multiple of 32"
-            )
+        stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
+        regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
+        require_grid(number, one, regions)
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
+
+
+def require_grid(number: int, one: Tensor, regions: Tensor) -> None:
+    """Raise ArgumentError unless the regions of a map are 3 x 3."""
+    if regions.shape[-2:] != GRID:
+        raise ArgumentError(
+            f"regions: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted {GRID}; "
+            "use square frames of 224 px or a similar multiple of 32"
+        )

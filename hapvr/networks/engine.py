@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hapvr.errors import HapvrError
 from hapvr.networks.settings import Precision
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-TELEMETRY = "openvino_telemetry"
 LEAST_COSINE = 0.95
 """Minimum cosine between the vectors of a converted network and torch's; half precision gives 0.99 and more."""
 
@@ -41,7 +41,7 @@ _kept: OrderedDict[str, CompiledNetwork] = OrderedDict()
 _one_at_a_time = threading.RLock()
 
 
-class EngineError(Exception):
+class EngineError(HapvrError):
     """The engine cannot run this network here; the message says why, as the end of a sentence."""
 
 
@@ -68,16 +68,13 @@ class CompiledNetwork:
         try:
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO cannot load it ({str(error).splitlines()[-1][:200]})") from error
+            name = model if isinstance(model, Path) else "it"
+            raise EngineError(f"OpenVINO cannot load {name} ({str(error).splitlines()[-1][:200]})") from error
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Raises EngineError for inputs that the network does not take."""
         with self._lock:
-            try:
-                self._request.infer([np.ascontiguousarray(values) for values in inputs], share_inputs=True)
-            except RuntimeError as error:
-                raise EngineError(f"OpenVINO cannot run it ({str(error).splitlines()[-1][:200]})") from error
+            self._request.infer([np.ascontiguousarray(values) for values in inputs], share_inputs=True)
             found: NDArray[np.float32] = self._request.get_output_tensor(0).data.copy()
             return found
 
@@ -153,13 +150,7 @@ def _core() -> Any:
 
 def _openvino() -> ModuleType:
     """The library, imported as if its telemetry package were not installed: it then has a stand-in that sends nothing."""
-    if "openvino" not in sys.modules:
-        absent = TELEMETRY not in sys.modules
-        if absent:
-            sys.modules[TELEMETRY] = None  # type: ignore[assignment]
-        try:
-            import openvino  # noqa: F401
-        finally:
-            if absent:
-                del sys.modules[TELEMETRY]
-    return sys.modules["openvino"]
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    import openvino
+
+    return openvino

@@ -6,7 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from hapvr.model.frame_extras import join_extras, split_extras
 from hapvr.networks.backbone import Backbone, frame_extras
 from hapvr.networks.engine import EngineError, compile_frozen, engine_version
-from hapvr.networks.settings import NUM_REGIONS
+from hapvr.networks.settings import BATCH_FRAMES, NUM_REGIONS
 from hapvr.networks.teacher import Teacher
 from hapvr.networks.whitening import Whitening
 
@@ -49,8 +49,8 @@ class Embedder:
         method: str,
         device: torch.device | str,
         *,
-        before: Callable[[Tensor], Tensor] | None = None,
-        after: Callable[[Tensor], Tensor] | None = None,
+        before: Callable[[Tensor], Tensor] = lambda frames: frames,
+        after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
     ) -> None:
         """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
         the vectors, both on the device."""
@@ -63,9 +63,7 @@ class Embedder:
         self._used = ""
 
     def __call__(self, frames: Tensor) -> Tensor:
-        given = frames.to(self.device)
-        vectors = self._run(given if self._before is None else self._before(given))
-        return (vectors if self._after is None else self._after(vectors)).cpu()
+        return self._after(self._run(self._before(frames.to(self.device)))).cpu()
 
     def environment(self) -> dict[str, str]:
         """What ran the network, for the provenance; empty if nothing did. It is not part of what the vectors are."""
@@ -79,15 +77,9 @@ class Embedder:
         if self.device.type != "cpu":
             return in_torch
         exact = getattr(replace(frozen, precision="float32"), self._method)
-        content = replace(frozen, network=None)  # type: ignore[arg-type]
+        key = f"{self._method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
         try:
-            network = compile_frozen(
-                frozen.network,
-                exact,
-                key=f"{self._method} {content}",
-                crop_px=frozen.crop_px,
-                precision=frozen.precision,
-            )
+            network = compile_frozen(frozen.network, exact, key=key, crop_px=frozen.crop_px, precision=frozen.precision)
         except EngineError as error:
             warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
             return in_torch
@@ -121,85 +113,51 @@ def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
     return Embedder(teacher, "embed", device, before=teacher.resized)
 
 
-@dataclass(frozen=True)
-class FrameNetwork:
-    """A frozen network and the size of its batches. embed: [B, 3, H, W] uint8 -> [B, ...] on the CPU; batch_frames: B."""
-
-    embed: Callable[[Tensor], Tensor]
-    batch_frames: int
-
-
 def embed_in_batches(
-    clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int
+    clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int = BATCH_FRAMES
 ) -> Iterator[tuple[str, Tensor]]:
     """As `embed_by_networks`, with one network: yields (key, [N, ...]) in order."""
-    for key, (values,) in embed_by_networks(clips, [FrameNetwork(embed, batch_frames)]):
+    for key, (values,) in embed_by_networks(clips, [embed], batch_frames=batch_frames):
         yield key, values
 
 
 @torch.inference_mode()
 def embed_by_networks(
-    clips: Iterable[tuple[str, Tensor]], networks: Sequence[FrameNetwork]
+    clips: Iterable[tuple[str, Tensor]],
+    networks: Sequence[Callable[[Tensor], Tensor]],
+    *,
+    batch_frames: int = BATCH_FRAMES,
 ) -> Iterator[tuple[str, list[Tensor]]]:
     """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
 
-    The clips are made in a thread, READ_AHEAD of them in advance, so that decoding and networks overlap.
-
-    clips: (key, [N, 3, H, W] uint8), all of one size. Yields (key, [N, ...] of each network) in order. For each network
-    memory holds one batch and the results of its clips, plus the clips made in advance.
+    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. networks: [B, 3, H,
+    W] uint8 -> [B, ...] on the CPU. Yields (key, [N, ...] of each network) in order. Memory holds one batch, the results of
+    its clips, and the clips made in advance.
     """
-    keys: deque[str] = deque()
-    batchers = [_Batcher(network) for network in networks]
+    waiting: deque[tuple[str, int]] = deque()
+    pending = torch.empty(0)
+    made: list[list[Tensor]] = [[] for _ in networks]
+    num_made = 0
 
-    def finished() -> Iterator[tuple[str, list[Tensor]]]:
-        while all(batcher.finished for batcher in batchers):
-            yield keys.popleft(), [batcher.finished.popleft() for batcher in batchers]
+    def run(batch: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
+        nonlocal made, num_made
+        for results, embed in zip(made, networks, strict=True):
+            results.append(embed(batch))
+        num_made += len(batch)
+        while waiting and num_made >= waiting[0][1]:
+            key, count = waiting.popleft()
+            joined = [torch.cat(results) for results in made]
+            yield key, [values[:count] for values in joined]
+            made, num_made = [[values[count:]] for values in joined], num_made - count
 
     for key, frames in read_ahead(clips):
-        keys.append(key)
-        for batcher in batchers:
-            batcher.add(frames)
-        yield from finished()
-    for batcher in batchers:
-        batcher.flush()
-    yield from finished()
-
-
-class _Batcher:
-    """Collects the frames of clips into batches, and the batches' results into those of clips."""
-
-    def __init__(self, network: FrameNetwork) -> None:
-        self._network = network
-        self._waiting: deque[int] = deque()
-        """Frames of each clip that is not finished."""
-        self._pending = torch.empty(0)
-        self._results: list[Tensor] = []
-        self._num_results = 0
-        self.finished: deque[Tensor] = deque()
-        """[N, ...] of each finished clip, in order."""
-
-    def add(self, frames: Tensor) -> None:
-        """Take the frames of one clip, and run all batches that are full."""
-        self._waiting.append(len(frames))
-        self._pending = torch.cat([self._pending, frames]) if len(self._pending) else frames
-        size = self._network.batch_frames
-        while len(self._pending) >= size:
-            self._run(self._pending[:size])
-            self._pending = self._pending[size:]
-
-    def flush(self) -> None:
-        """Run the last batch, which need not be full."""
-        if len(self._pending):
-            self._run(self._pending)
-
-    def _run(self, batch: Tensor) -> None:
-        self._results.append(self._network.embed(batch))
-        self._num_results += len(batch)
-        while self._waiting and self._num_results >= self._waiting[0]:
-            count = self._waiting.popleft()
-            joined = torch.cat(self._results)
-            self.finished.append(joined[:count])
-            self._results, self._num_results = [joined[count:]], self._num_results - count
+        waiting.append((key, len(frames)))
+        pending = torch.cat([pending, frames]) if len(pending) else frames
+        while len(pending) >= batch_frames:
+            yield from run(pending[:batch_frames])
+            pending = pending[batch_frames:]
+    if len(pending):
+        yield from run(pending)
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:

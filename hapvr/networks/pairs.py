@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
-
 
 class KnownPairs:
     """Pairs of different videos that show the same footage or incident, by id; the order of the two says nothing."""
@@ -51,11 +49,6 @@ def video_pair_labels(sources: Sequence[Collection[str]], known: KnownPairs = NO
     1 too; clips that only a chain of pairs joins, of whatever videos, are labelled 0, which the losses ignore. Returns
     int8 [B, B], symmetric, 1 on the diagonal.
     """
-    for position, ids in enumerate(sources):
-        if isinstance(ids, str) or not ids:
-            raise ArgumentError(
-                f"sources: clip {position} has {ids!r}, wanted a non-empty collection of video ids such as ('v1',)"
-            )
     videos = sorted({video for ids in sources for video in ids})
     column = {video: number for number, video in enumerate(videos)}
     shows = torch.zeros(len(sources), len(videos), dtype=torch.int32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,39 +12,27 @@ from hapvr.settings import Rate, Settings
 Precision = Literal["float32", "bfloat16"]
 
 
-class PretrainedWeights(Settings):
-    """The published weights of the architecture, from the hub or its local cache."""
+class Weights(Settings):
+    """Where the weights of a frozen network come from."""
 
-    source: Literal["pretrained"] = "pretrained"
-    fallback: Literal["none", "random"] = Field(
-        default="none",
-        description="`random`: if they cannot be had, warn and use seeded random weights; for the demo only",
+    source: Literal["pretrained", "packaged", "file", "random", "torchscript"] = Field(
+        default="pretrained",
+        description="`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an "
+        "installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain "
+        "tensors; `random`: seeded, for tests and for trying the chain; `torchscript`: a whole network, such as the "
+        "published copy-detection networks (SSCD), which needs no `architecture`",
     )
+    path: Path | None = Field(default=None, description="the file, with `source: file` and `source: torchscript`")
+    seed: int = Field(default=0, description="of `source: random`")
 
-
-class FileWeights(Settings):
-    """A local .safetensors file, or a .pth file of plain tensors."""
-
-    source: Literal["file"]
-    path: Path
-
-
-class RandomWeights(Settings):
-    """Seeded random weights: for tests and for trying the chain without a network."""
-
-    source: Literal["random"]
-    seed: int = 0
-
-
-class TorchScriptWeights(Settings):
-    """A TorchScript file: a whole network, such as the published copy-detection networks (SSCD). `architecture` is not used."""
-
-    source: Literal["torchscript"]
-    path: Path
+    @model_validator(mode="after")
+    def _check(self) -> Weights:
+        if (self.path is None) == (self.source in ("file", "torchscript")):
+            raise ValueError(f"source {self.source} {'needs a' if self.path is None else 'takes no'} `path`")
+        return self
 
 
 ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")]
-Weights = Annotated[PretrainedWeights | FileWeights | RandomWeights | TorchScriptWeights, Field(discriminator="source")]
 
 
 class FrozenNetworkConfig(Settings):
@@ -55,12 +42,7 @@ class FrozenNetworkConfig(Settings):
     options: dict[str, bool | int | float | str] = Field(
         default={}, description="more arguments of `timm.create_model`, e.g. `{pad_type: same}`"
     )
-    mean: tuple[float, float, float] | None = Field(
-        default=None, description="of pixels in [0, 1]; none: what timm states for the architecture"
-    )
-    std: tuple[float, float, float] | None = Field(default=None, description="as `mean`")
-    weights: Weights = PretrainedWeights()
-    batch_frames: Annotated[int, Field(ge=1)] = 32
+    weights: Weights = Weights()
     precision: Precision = Field(
         default="float32",
         description="of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the "
@@ -68,28 +50,11 @@ class FrozenNetworkConfig(Settings):
     )
 
 
-REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
-"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
-
-
-def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
-    """Side and stride of the max pooling that makes regions of a map of this side."""
-    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
-    return kernel, (kernel + 1) // 2
-
-
-def resnet_gives_regions(crop_px: int) -> bool:
-    """Whether all four maps of a ResNet, of 1/4 to 1/32 of the crop's side, are pooled to 3 x 3."""
-    for stage in range(len(REGION_KERNEL_RATES)):
-        side_px = math.ceil(crop_px / 2 ** (stage + 2))
-        kernel, stride = region_kernel(stage, side_px)
-        if side_px != 3 and (side_px - kernel) // stride + 1 != 3:
-            return False
-    return True
-
-
 NUM_REGIONS = 9
 """Regions of L3-iMAC, in three rows of three."""
+
+BATCH_FRAMES = 32
+"""Frames that a frozen network is given at once."""
 
 
 class BackboneConfig(FrozenNetworkConfig):
@@ -103,13 +68,6 @@ class BackboneConfig(FrozenNetworkConfig):
         default="regions",
         description="what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> BackboneConfig:
-        if self.architecture.startswith("resnet") and not self.options and not resnet_gives_regions(self.crop_px):
-            usual = ", ".join(str(side) for side in (128, 160, 192, 224, 256) if resnet_gives_regions(side))
-            raise ValueError(f"crop_px {self.crop_px} gives no 3 x 3 regions with a ResNet; e.g. {usual} do")
-        return self
 
     @property
     def num_regions(self) -> int:
@@ -135,9 +93,9 @@ class WhiteningConfig(Settings):
     """PCA whitening of region vectors."""
 
     dims: Annotated[int, Field(ge=2, le=3840)] = 512
-    max_regions: Annotated[int, Field(ge=2)] = 1_000_000
-    eps: Annotated[float, Field(gt=0)] = 1e-7
-    seed: int = 0
+    max_regions: Annotated[int, Field(ge=2)] = Field(
+        default=1_000_000, description="vectors of the training frames, drawn at random, that it is fitted on"
+    )
 
 
 class FeaturesConfig(Settings):

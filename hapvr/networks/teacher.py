@@ -5,45 +5,32 @@ Any network of timm, or a TorchScript file, that gives one vector per picture ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.networks.settings import Precision, TeacherConfig, TorchScriptWeights
+from hapvr.networks.settings import TeacherConfig
 from hapvr.networks.weights import (
+    FrozenNetwork,
     WeightsIdentity,
     create_embedding_network,
-    load_torchscript,
-    normalize_pixels,
     pixel_statistics,
-    run_network,
     stated_settings,
 )
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """A frozen network and what it is.
-
-    input: `imagenet` (mean and deviation taken out), or `raw` (pixels 0..255, as the release feeds it). crop_px: the side
-    that the network sees; frames of another side are resized. settings: what determines the embeddings of an input.
-    """
+class Teacher(FrozenNetwork):
+    """input: `imagenet` (mean and deviation taken out), or `raw` (pixels 0..255, as the release feeds it). dims: D'."""
 
     section: ClassVar[str] = "teacher"
 
-    network: nn.Module
-    identity: WeightsIdentity
-    settings: dict[str, Any]
-    input: str
-    crop_px: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    dims: int
-    precision: Precision = "float32"
+    input: str = field(kw_only=True)
+    dims: int = field(kw_only=True)
 
     def resized(self, frames: Tensor) -> Tensor:
         """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
@@ -55,28 +42,22 @@ class Teacher:
 
     def embed(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
-        pixels = normalize_pixels(frames, self.mean, self.std) if self.input == "imagenet" else frames.float()
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
-        embeddings: Tensor = run_network(self.network, pixels, self.precision)
+        embeddings: Tensor = self.output(frames, raw=self.input == "raw")
         return embeddings.float()
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
 
-    Raises WeightsUnavailableError for weights that cannot be had or do not
-    fit, ConfigError for an architecture that timm does not know or that gives no single vector.
+    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
+    does not know or that gives no single vector.
     """
-    if isinstance(config.weights, TorchScriptWeights):
-        network, identity = load_torchscript(config.weights)
-    else:
-        network, identity = create_embedding_network(config)
-    network.to(memory_format=torch.channels_last)
+    network, identity = create_embedding_network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
     side = config.crop_px or crop_px
     dims = _embedding_dims(network, identity, side)
-    return Teacher(network, identity, settings, config.input, side, mean, std, dims, config.precision)
+    return Teacher(network, identity, settings, side, mean, std, config.precision, input=config.input, dims=dims)
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ GROUP_VIDEOS = 4
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """What determines a view, together with `views.seed`: equal plans give equal clips.
+    """What determines a view, together with the configuration: equal plans give equal clips.
 
     index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut from. window_part:
     (number, count), the stretch starts in this one of `count` equal parts of the video. donor_id: the video that is
@@ -83,7 +83,7 @@ class ViewDrawer:
         if plan.donor_id:
             frames = decode_frames(self._read(plan.donor_id).jpegs)
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            view = video_in_video(view, donor, **self._seeds(plan))
+            view = video_in_video(view, donor, config=self._config.augment, **self._seeds(plan))
         source = tuple(view.source_index.tolist())
         return ViewRow(plan.video_id, plan.index, view.strength, view.operations, plan.donor_id, source), view
 
@@ -91,16 +91,13 @@ class ViewDrawer:
         num_frames = self._config.num_frames
         rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
         window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)
-        make = strong_view if plan.strength == "strong" else weak_view
-        return make(frames, window, num_frames=num_frames, size_px=self._size_px, **self._seeds(plan))
+        options = {"num_frames": num_frames, "size_px": self._size_px, **self._seeds(plan)}
+        if plan.strength == "weak":
+            return weak_view(frames, window, **options)
+        return strong_view(frames, window, config=self._config.augment, **options)
 
     def _seeds(self, plan: ViewPlan) -> dict[str, Any]:
-        return {
-            "config": self._config.augment,
-            "seed": self._config.seed,
-            "video_id": plan.video_id,
-            "view_index": plan.index,
-        }
+        return {"seed": self._config.seed, "video_id": plan.video_id, "view_index": plan.index}
 
 
 def _donor_groups(video_ids: Sequence[str], *, seed: int) -> dict[str, list[str]]:

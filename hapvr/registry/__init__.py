@@ -1,4 +1,4 @@
-"""The MLflow side: runs, the registered model and its champion; and progress to an orchestrator."""
+"""The MLflow side: runs, the registered model and its champion."""
 
 import os
 

@@ -1,14 +1,8 @@
-"""The door to MLflow: where a registry is, its pages, and what stands behind a name such as `models:/hapvr@champion`.
-
-Importing MLflow and opening its database takes seconds, and `hapvr[search]` does without it. So a listing next to a SQLite
-store repeats aliases, versions and the places of their bundles. The registry alone decides: the listing is derived from it
-after each change, carries the state of the database that it was made from, and is derived again where that has moved on.
-"""
+"""The door to MLflow: where a registry is, its pages, and what stands behind a name such as `models:/hapvr@champion`."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -16,18 +10,14 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError, RegistryError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryError
 from hapvr.installed import FULL_HINT, is_installed
-from hapvr.provenance import file_sha256
+from hapvr.scorer.description import SCORER_FILE
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -36,8 +26,6 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
-BUNDLE_MARK = "scorer.json"
-LISTING_NAME = "registered.json"
 SQLITE = "sqlite:///"
 SQLITE_MAGIC = b"SQLite format 3\0"
 HEALTHY = b"OK"
@@ -46,31 +34,6 @@ PAGE_MODE = "?workflowType=machine_learning"
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
-
-
-@dataclass(frozen=True)
-class RegisteredVersion:
-    """A version of a registered model. created: when, in ms; place: URI of its files; digest: of its bundle's BUNDLE_MARK, ""
-    if not known."""
-
-    name: str
-    version: str
-    created: int
-    place: str
-    digest: str = ""
-
-    @property
-    def uri(self) -> str:
-        return f"models:/{self.name}/{self.version}"
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What a SQLite registry holds. state: of the database that it was made from; aliases: `NAME@ALIAS` -> version."""
-
-    state: int
-    aliases: dict[str, str]
-    versions: list[RegisteredVersion]
 
 
 def is_server(tracking_uri: str) -> bool:
@@ -104,8 +67,7 @@ def require_store(tracking_uri: str) -> None:
     except urllib.error.HTTPError as error:
         found = error.code != 404  # it wants a login, or is ill; what it says to real requests is for the client
     except (OSError, ValueError) as error:
-        kind = "MLflow server answers" if is_server(tracking_uri) else "registry is"
-        raise DataError(f"tracking: no {kind} at {tracking_uri} ({error}){hint}") from error
+        raise DataError(f"tracking: no MLflow registry answers at {tracking_uri} ({error}){hint}") from error
     if not found:
         raise DataError(f"tracking: what is at {tracking_uri} is not an MLflow registry{hint}")
 
@@ -116,7 +78,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
     Raises as `require_store` does, DataError for a database that cannot be written, and MissingPartError without MLflow.
     """
     require_store(tracking_uri)
-    if not _has_client(tracking_uri):
+    if not (is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))):
         raise MissingPartError(
             f"model: the registry at {tracking_uri} is asked by MLflow's client, which is not installed; give --model the "
             f"folder of a bundle, install `mlflow-skinny` for a server (`pip install 'hapvr[registry]'`), or {FULL_HINT}"
@@ -130,7 +92,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
-def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
+def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for.
 
     Raises ArgumentError for another kind of name, DataError if there is no such registry or version, and RegistryError where
@@ -141,73 +103,46 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
         raise ArgumentError(
             f"model: {uri!r} is not the name of a version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
         )
-    name, alias, number = wanted["name"], wanted["alias"], wanted["version"]
-    require_store(tracking_uri)
-    if tracking_uri.startswith(SQLITE):
-        listing = _listing(tracking_uri)
-        number = number or listing.aliases.get(f"{name}@{alias}")
-        found = [version for version in listing.versions if (version.name, version.version) == (name, number)]
-        if found:
-            return found[0]
-    else:
-        client = mlflow_client(tracking_uri)
-        from mlflow.exceptions import MlflowException
+    client = mlflow_client(tracking_uri)
+    from mlflow.exceptions import MlflowException
 
-        try:
-            row = client.get_model_version(name, number) if number else client.get_model_version_by_alias(name, alias)
-            return _version(client, row)
-        except MlflowException as error:
-            if not is_absent(error):
-                raise RegistryError(
-                    f"model: the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
-                ) from error
-    raise DataError(
-        f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there is no "
-        "champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
-    )
+    try:
+        if wanted["version"]:
+            return client.get_model_version(wanted["name"], wanted["version"])
+        return client.get_model_version_by_alias(wanted["name"], wanted["alias"])
+    except MlflowException as error:
+        if is_absent(error):
+            raise DataError(
+                f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there "
+                "is no champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
+            ) from error
+        raise RegistryError(
+            f"model: the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
+        ) from error
 
 
 def pinned_uri(uri: str, tracking_uri: str) -> str:
     """`models:/NAME/VERSION` of what is registered as such or e.g. as `models:/hapvr@champion`; raises as above."""
-    return registered_version(uri, tracking_uri).uri
+    found = registered_version(uri, tracking_uri)
+    return f"models:/{found.name}/{found.version}"
 
 
 def registered_bundle(uri: str, tracking_uri: str) -> Path:
     """The local bundle of a registered model such as `models:/hapvr@champion`.
 
-    Raises as `registered_version` does, DataError where the version holds no bundle, and DamagedError where the bundle is not
-    the one that was listed.
+    Raises as `registered_version` does, and DataError where the version holds no bundle.
     """
     found = registered_version(uri, tracking_uri)
-    bundle = _local_bundle(found.place) or _bundle_below(_fetched(found, tracking_uri))
-    if bundle is None:
-        raise DataError(f"model: {uri} holds no model bundle at {found.place}; it was not registered by this project")
-    if found.digest and file_sha256(bundle / BUNDLE_MARK) != found.digest:
-        raise DamagedError(
-            f"{bundle / BUNDLE_MARK} is not the file that {uri} was listed with; register the model again"
-        )
-    return bundle
-
-
-def write_listing(tracking_uri: str, known: Sequence[RegisteredVersion] = ()) -> Listing:
-    """Derive the listing of a SQLite registry, and write it where its folder can be written.
-
-    known: versions that were listed before. A version never changes, so those keep the digest of their first listing.
-    """
-    database = _database(tracking_uri)
-    state, client = _database_state(database), mlflow_client(tracking_uri)
-    listed = {(version.name, version.version, version.created): version for version in known}
-    aliases, versions = {}, []
-    for name in [model.name for model in client.search_registered_models(max_results=1000)]:
-        for row in client.search_model_versions(f"name = '{name}'"):
-            key = (name, str(row.version), row.creation_timestamp)
-            versions.append(listed.get(key) or _version(client, row))
-        for alias, number in client.get_registered_model(name).aliases.items():
-            aliases[f"{name}@{alias}"] = str(number)
-    listing = Listing(state, aliases, versions)
-    with suppress(OSError), write_atomic(database.with_name(LISTING_NAME)) as part:
-        part.write_text(json.dumps(asdict(listing), indent=1), encoding="utf-8")
-    return listing
+    place = mlflow_client(tracking_uri).get_model_version_download_uri(found.name, found.version)
+    address = urllib.parse.urlsplit(place)
+    if address.scheme == "file":
+        folder = Path(urllib.request.url2pathname(address.path))
+    else:
+        folder = _fetched(place, f"{found.name} {found.version} {found.creation_timestamp}", tracking_uri)
+    mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
+    if mark is None:
+        raise DataError(f"model: {uri} holds no model bundle at {place}; it was not registered by this project")
+    return mark.parent
 
 
 def is_absent(error: Any) -> bool:
@@ -225,65 +160,12 @@ def model_page(base: str, name: str, version: int | None = None) -> str:
     return f"{base.rstrip('/')}/#/models/{name}{'' if version is None else f'/versions/{version}'}{PAGE_MODE}"
 
 
-def _has_client(tracking_uri: str) -> bool:
-    """Whether MLflow's client is installed; `mlflow-skinny` has that of servers."""
-    return is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))
-
-
 def _database(tracking_uri: str) -> Path:
     return Path(tracking_uri.removeprefix(SQLITE))
 
 
-def _database_state(path: Path) -> int:
-    """SQLite's change counter, which every transaction increments (https://sqlite.org/fileformat.html, 1.3.7)."""
-    with path.open("rb") as file:
-        return int.from_bytes(file.read(28)[24:], "big")
-
-
-def _listing(tracking_uri: str) -> Listing:
-    """The listing of a SQLite registry: derived again where the database has changed and MLflow is installed."""
-    database, can_ask = _database(tracking_uri), _has_client(tracking_uri)
-    hint = "`hapvr models show champion` of a full installation writes it"
-    try:
-        listing = read_json_as(database.with_name(LISTING_NAME), Listing, hint=hint)
-    except DamagedError:
-        if not can_ask:
-            raise
-        return write_listing(tracking_uri)
-    if can_ask and listing.state != _database_state(database):
-        return write_listing(tracking_uri, listing.versions)
-    return listing
-
-
-def list_again(tracking_uri: str) -> None:
-    """After a change of a registry: bring its listing up to date, where it has one."""
-    if tracking_uri.startswith(SQLITE):
-        _listing(tracking_uri)
-
-
-def _version(client: MlflowClient, row: ModelVersion) -> RegisteredVersion:
-    """What MLflow says of a version, with the digest of a bundle on this machine."""
-    name, number = str(row.name), str(row.version)
-    place = client.get_model_version_download_uri(name, number)
-    bundle = _local_bundle(place)
-    digest = file_sha256(bundle / BUNDLE_MARK) if bundle else ""
-    return RegisteredVersion(name, number, int(row.creation_timestamp), place, digest)
-
-
-def _local_bundle(place: str) -> Path | None:
-    """The bundle below a file: URI; None for files that lie elsewhere."""
-    address = urllib.parse.urlsplit(place)
-    return _bundle_below(Path(urllib.request.url2pathname(address.path))) if address.scheme == "file" else None
-
-
-def _bundle_below(folder: Path) -> Path | None:
-    found = sorted(folder.rglob(BUNDLE_MARK))
-    return found[0].parent if found else None
-
-
-def _fetched(wanted: RegisteredVersion, tracking_uri: str) -> Path:
+def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     """The files of a version in the user's cache. Of several processes one downloads them, and the others wait for it."""
-    mlflow_client(tracking_uri)
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
 
@@ -292,17 +174,15 @@ def _fetched(wanted: RegisteredVersion, tracking_uri: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that may only be read
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
-    folder = cache / hashlib.sha256(f"{tracking_uri} {wanted}".encode()).hexdigest()[:32]
+    folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
             part = folder.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
             try:
-                download_artifacts(artifact_uri=wanted.place, tracking_uri=tracking_uri, dst_path=str(part))
+                download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(part))
             except (MlflowException, OSError) as error:
-                raise DataError(
-                    f"model: {wanted.uri} cannot be fetched from {wanted.place} ({error}); try again"
-                ) from error
+                raise DataError(f"model: {version} cannot be fetched from {place} ({error}); try again") from error
             part.rename(folder)
     return folder

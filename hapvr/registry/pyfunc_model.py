@@ -21,11 +21,10 @@ from hapvr.errors import HapvrError
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import SERVED_PRECISION
-from hapvr.scorer.scorer import PairScore, VideoScorer
-from hapvr.scorer.settings import ServingConfig
 
 _LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
+COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "error", "warning")
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
 
@@ -54,27 +53,22 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
     def _predict(self, model_input: pd.DataFrame, params: dict[str, Any]) -> pd.DataFrame:
         served = os.environ.get(SERVED_VARIABLE) == "true"
-        limits = lowered_limits(self._limits(served), params)
+        limits = self._scorer.limits
+        if served:
+            time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
+            limits = lowered_limits(limits, {"request_timeout_s": time_left})
         segments = bool(params.get("segments", False))
         rows = self._scorer.score_pairs(
-            list(_pairs(model_input)), segments=segments, limits=limits, access=self._access
+            list(_pairs(model_input)), segments=segments, limits=lowered_limits(limits, params), access=self._access
         )
-        precision = params.get("precision")
-        threshold = _threshold(self._scorer, SERVED_PRECISION if precision is None else precision)
-        table = pd.DataFrame(_columns(rows, threshold))
+        precision, calibration = params.get("precision"), self._scorer.calibration
+        wanted = SERVED_PRECISION if precision is None else precision
+        threshold = None if calibration is None else calibration.threshold(wanted).similarity
+        table = pd.DataFrame([asdict(row) | {"threshold": threshold} for row in rows], columns=COLUMNS)
+        table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:
             table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]
-        if served:
-            table = table.astype(object).where(table.notna(), None)
-        return table
-
-    def _limits(self, served: bool) -> ServingConfig:
-        limits = self._scorer.limits
-        if not served:
-            return limits
-        return lowered_limits(
-            limits, {"request_timeout_s": max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)}
-        )
+        return table.astype(object).where(table.notna(), None) if served else table
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
@@ -95,22 +89,6 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
 def _text(name: object) -> str:
     """A name; "" for what is none. What is not UTF-8, of which no table can be made, is escaped."""
     return name.encode(errors="backslashreplace").decode() if isinstance(name, str) else ""
-
-
-def _threshold(scorer: VideoScorer, precision: float) -> float | None:
-    return None if scorer.calibration is None else scorer.calibration.threshold(precision).similarity
-
-
-def _columns(rows: list[PairScore], threshold: float | None) -> dict[str, Any]:
-    return {
-        "query": [row.query for row in rows],
-        "reference": [row.reference for row in rows],
-        "similarity": pd.Series([row.similarity for row in rows], dtype="float64"),
-        "probability": pd.Series([row.probability for row in rows], dtype="float64"),
-        "threshold": pd.Series([threshold] * len(rows), dtype="float64"),
-        "error": [row.error for row in rows],
-        "warning": [row.warning for row in rows],
-    }
 
 
 mlflow.models.set_model(PairScorer())

@@ -1,4 +1,4 @@
-"""The registered model: versions of a run's bundle with their cards and data, the champion among them, and its history.
+"""The registered model: versions of a run's bundle with their cards, the champion among them, and its history.
 
 A version's files are a pyfunc model, which brings this package's code, its requirements, a signature and an example.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import mlflow
 import pandas as pd
-from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
@@ -26,10 +25,9 @@ from pydantic import TypeAdapter, ValidationError
 
 import hapvr
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.registry.client import is_absent, list_again
+from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.calibration import SERVED_PRECISION
-from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
 
 CHALLENGER = "challenger"
@@ -46,9 +44,6 @@ DESCRIPTION = (
 MAX_HISTORY = 40
 MAX_CHARACTERS = 5000
 """The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
-
-MIN_DIGEST = 8
-"""The shortest prefix of a digest, in characters, that can be searched for."""
 
 REQUIREMENTS = (
     "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
@@ -77,24 +72,6 @@ class ChampionEntry:
     how: str
 
 
-@dataclass(frozen=True)
-class Lineage:
-    """Where a version comes from. data: part (`whitening`, `<step>/<shard>`) -> SHA-256 of what the training read.
-
-    weights: frozen network -> its source. mlflow_run, dagster_run, revision: ids and commit, "" if unknown. lost: why
-    there is no data, "" if there is.
-    """
-
-    version: int
-    aliases: list[str]
-    mlflow_run: str
-    dagster_run: str
-    revision: str = ""
-    weights: Mapping[str, str] = field(default_factory=dict)
-    data: Mapping[str, str] = field(default_factory=dict)
-    lost: str = ""
-
-
 def signature() -> ModelSignature:
     """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own.
 
@@ -102,17 +79,14 @@ def signature() -> ModelSignature:
     """
     inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
     inputs.append(ColSpec(AnyType(), "references", required=False))
-    columns = {"query": TEXT, "reference": TEXT, "similarity": NUMBER, "probability": NUMBER, "threshold": NUMBER}
+    texts, numbers = ("query", "reference", "error", "warning"), ("similarity", "probability", "threshold")
+    outputs = [ColSpec(TEXT if name in texts else NUMBER, name) for name in (*texts[:2], *numbers, *texts[2:])]
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
-    outputs = [ColSpec(kind, name) for name, kind in (columns | {"error": TEXT, "warning": TEXT}).items()]
-    limits = [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
-    limits += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
-    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION), *limits]
-    return ModelSignature(
-        inputs=Schema(inputs),
-        outputs=Schema([*outputs, ColSpec(Array(segment), "segments", required=False)]),
-        params=ParamSchema(params),
-    )
+    outputs.append(ColSpec(Array(segment), "segments", required=False))
+    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION)]
+    params += [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
+    params += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
+    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs), params=ParamSchema(params))
 
 
 def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
@@ -158,26 +132,18 @@ def register(
     if target is not None:
         client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
-    list_again(client.tracking_uri)
     return number
 
 
-def find_version(client: MlflowClient, name: str, version: str) -> ModelVersion:
-    """A version by its number or an alias such as champion. Raises DataError if there is none."""
+def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
+    """Tags of a version. Raises DataError if there is none."""
     try:
-        if version.isdigit():
-            return client.get_model_version(name, version)
-        return client.get_model_version_by_alias(name, version)
+        return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
         raise DataError(
             f"model: the registry at {client.tracking_uri} has no {name} version {version}; "
             "`hapvr models list` shows those it has"
         ) from error
-
-
-def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
-    """Tags of a version. Raises DataError if there is none."""
-    return dict(find_version(client, name, str(version)).tags)
 
 
 def headline(description: str | None) -> str:
@@ -196,7 +162,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
             f"model: the registry at {client.tracking_uri} has no model named {name}; `make demo` registers one"
         )
     aliases = client.get_registered_model(name).aliases
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "version": int(row.version),
             "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
@@ -206,25 +172,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         }
         for row in versions
     ]
-    return sorted(rows, key=lambda row: -int(row["version"]))
-
-
-def describe(tracker: Tracker, name: str, version: int, *, run_id: str, decision: str, tags: Mapping[str, str]) -> None:
-    """Write the gate's decision and the place of the run's card on a version; tags without a value are left out."""
-    text = f"{decision}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models card {version}`"
-    for key, value in tags.items():
-        if value:
-            tracker.client.set_model_version_tag(name, str(version), key, value[:MAX_CHARACTERS])
-    tracker.client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
-
-
-def read_card(client: MlflowClient, name: str, version: str) -> str:
-    """The model card of a version, given by its number or an alias. Raises DataError if there is no such version or card."""
-    found = find_version(client, name, version)
-    try:
-        return str(_run_text(client, found.run_id, CARD_FILE))
-    except (MlflowException, OSError) as error:
-        raise DataError(f"model: {name} version {found.version} has no model card ({error})") from error
+    return sorted(rows, key=lambda row: -row["version"])
 
 
 def champion_of(client: MlflowClient, name: str) -> Champion | None:
@@ -252,14 +200,13 @@ def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
 
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
     """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
-    find_version(client, name, str(version))
+    version_tags(client, name, version)  # raises where there is no such version
+    number = str(version)
     entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
-    client.set_registered_model_alias(name, CHAMPION, str(version))
-    rows = [[entry.version, entry.since, entry.how] for entry in entries[-MAX_HISTORY:]]
-    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(rows))
-    client.set_model_version_tag(name, str(version), DECISION_TAG, f"champion by {how}")
-    client.set_model_version_tag(name, str(version), REASON_TAG, reason[:MAX_CHARACTERS])
-    list_again(client.tracking_uri)
+    client.set_registered_model_alias(name, CHAMPION, number)
+    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps([astuple(entry) for entry in entries[-MAX_HISTORY:]]))
+    client.set_model_version_tag(name, number, DECISION_TAG, f"champion by {how}")
+    client.set_model_version_tag(name, number, REASON_TAG, reason[:MAX_CHARACTERS])
 
 
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
@@ -301,46 +248,3 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
 def data_digest(data: Mapping[str, str]) -> str:
     """SHA-256 of all parts together: the tag `data.digest` of a version."""
     return hashlib.sha256(json.dumps(dict(data), sort_keys=True).encode()).hexdigest()
-
-
-def lineage_of(client: MlflowClient, name: str, version: str) -> Lineage:
-    """The lineage of a version, given by number or alias. Raises DataError if there is none."""
-    number = int(find_version(client, name, version).version)
-    return next(lineage for lineage in _lineages(client, name) if lineage.version == number)
-
-
-def versions_from(client: MlflowClient, name: str, data: str) -> list[Lineage]:
-    """Versions whose training read this data, newest first, each with only the parts that match.
-
-    data: a shard, a part (`<step>/<shard>`), or a digest or its first MIN_DIGEST characters or more. Versions that
-    lost their lineage are listed too, without parts, because nobody knows what they read. Raises DataError if the registry has
-    no such model.
-    """
-    found = []
-    for lineage in _lineages(client, name):
-        parts = {
-            part: digest
-            for part, digest in lineage.data.items()
-            if data in (part, part.partition("/")[2]) or (len(data) >= MIN_DIGEST and digest.startswith(data.lower()))
-        }
-        if parts or lineage.lost:
-            found.append(replace(lineage, data=parts))
-    return found
-
-
-def _lineages(client: MlflowClient, name: str) -> Iterator[Lineage]:
-    for row in list_versions(client, name):
-        run_id = str(row["run_id"])
-        known = Lineage(row["version"], row["aliases"], run_id, row["tags"].get("dagster.run_id", ""))
-        try:
-            revision = client.get_run(run_id).data.tags.get("git.revision", "")
-            record = json.loads(_run_text(client, run_id, LINEAGE_FILE))
-        except (MlflowException, OSError) as error:
-            yield replace(known, lost=f"MLflow run {run_id} has no {LINEAGE_FILE} ({error})")
-            continue
-        weights = {part: str(weights["source"]) for part, weights in record["weights"].items()}
-        yield replace(known, revision=revision, weights=weights, data=record["data_digests"])
-
-
-def _run_text(client: MlflowClient, run_id: str, path: str) -> str:
-    return Path(client.download_artifacts(run_id, path)).read_text(encoding="utf-8")

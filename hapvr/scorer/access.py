@@ -1,10 +1,14 @@
-"""What a request may read and how much it may cost, from the environment and the request itself."""
+"""What a request may read, how much it may cost and how long it may take, and whose turn it is to compute."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -19,6 +23,7 @@ from hapvr.scorer.settings import ServingConfig
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"
 ANY_HOST = "*"
+LONGEST_WAIT_S = 24 * 3600.0
 LOWERABLE = ("max_pairs", "max_bytes", "max_frames", "video_timeout_s", "request_timeout_s")
 
 
@@ -37,24 +42,23 @@ class Access:
 
         With roots it is the file that links lead to, so that a link changed meanwhile leads nowhere else.
         """
-        try:
-            path = Path(name) if self.roots is None else Path(name).resolve()
-            inside = self.roots is None or any(path.is_relative_to(root) for root in self.roots)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise VideoError("missing_file", f"video: {name!r} is not a usable path ({error})") from error
-        if not inside:
-            raise VideoError("not_allowed", f"video: {name} lies outside the folders of {ROOTS_VARIABLE}")
-        return path
+        if self.roots is None:
+            return Path(name)
+        with suppress(OSError, ValueError, RuntimeError):  # of names that are no paths
+            path = Path(name).resolve()
+            if any(path.is_relative_to(root) for root in self.roots):
+                return path
+        raise VideoError("not_allowed", f"video: {name!r} lies outside the folders of {ROOTS_VARIABLE}")
 
     def check_url(self, url: str) -> None:
         """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
         try:
             address = urlsplit(url)
-            host = (address.hostname or "").lower()
-        except ValueError as error:
-            raise VideoError("not_allowed", f"video: {url!r} is not a URL ({error})") from error
-        if address.scheme.lower() not in ("http", "https"):
-            raise VideoError("not_allowed", f"video: {url}: wanted a path or an http(s) URL")
+            host, scheme = (address.hostname or "").lower(), address.scheme.lower()
+        except ValueError:
+            host = scheme = ""
+        if scheme not in ("http", "https"):
+            raise VideoError("not_allowed", f"video: {url!r}: wanted a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
             raise VideoError(
                 "not_allowed",
@@ -98,11 +102,71 @@ def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingC
     """
     lower: dict[str, Any] = {}
     for name in LOWERABLE:
-        value = wanted.get(name)
+        value, own = wanted.get(name), getattr(limits, name)
         if value is None or value == 0:
             continue
         if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < math.inf:
             raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
-        current = getattr(limits, name)
-        lower[name] = value if current is None else min(value, current)
+        lower[name] = value if own is None else min(value, own)
     return limits.model_copy(update=lower)
+
+
+class Deadline:
+    """A moment `limit_s` seconds from now; None: never. `cancel` makes it pass at once, from any thread."""
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = limit_s
+        self._end_s = None if limit_s is None else time.monotonic() + limit_s
+        self._canceled = False
+
+    def wait_s(self) -> float:
+        """Seconds that are left, above 0."""
+        return LONGEST_WAIT_S if self._end_s is None else max(self._end_s - time.monotonic(), 0.001)
+
+    def passed(self) -> bool:
+        return self._end_s is not None and time.monotonic() >= self._end_s
+
+    def check(self) -> None:
+        """Raise VideoError `timeout` if the moment has passed."""
+        if self.passed():
+            raise self.error()
+
+    def cancel(self) -> None:
+        """Nobody waits for the request any more."""
+        self._canceled = True
+        self._end_s = time.monotonic()
+
+    def error(self) -> VideoError:
+        """What a row says that was not done in time."""
+        if self._canceled or self._limit_s is None:
+            return VideoError("canceled", "request: it was canceled; send it again if it is still wanted")
+        return VideoError("timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request")
+
+
+class ComputeLock:
+    """A lock that threads get in the order in which they asked for it.
+
+    Each thread holds it for one batch, so a short request waits for a batch of a long one and not for all of it. With
+    `threading.Lock` the long one would usually take the lock again before the other thread wakes up.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    @contextmanager
+    def hold(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the lock while the block runs. Raises VideoError `timeout` if the deadline passes before its turn comes."""
+        deadline.check()
+        mine = object()
+        with self._turn:
+            self._waiting.append(mine)
+            if not self._turn.wait_for(lambda: self._waiting[0] is mine, deadline.wait_s()):
+                self._waiting.remove(mine)
+                raise deadline.error()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._waiting.popleft()
+                self._turn.notify_all()

@@ -218,10 +218,8 @@ class CalibrationCheck:
 
 
 def check_calibration(name: str, calibration: Calibration, matches: ArrayLike, others: ArrayLike) -> CalibrationCheck:
-    """Check on similarities of matching pairs and of others, each [K], K >= 1, finite. Raises ArgumentError for anything else."""
+    """Check on similarities of matching pairs and of others, each [K], K >= 1, finite."""
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
-    if not len(positive) or not len(negative) or not np.isfinite(np.concatenate([positive, negative])).all():
-        raise ArgumentError(f"calibration check {name}: wanted matching and other pairs, all finite")
     prior = len(positive) / (len(positive) + len(negative))
     weight, other_weight = calibration.prior / len(positive), (1 - calibration.prior) / len(negative)
     error = weight * np.sum((1 - calibration.probabilities(positive)) ** 2)

@@ -13,7 +13,7 @@ onnx/                     the same networks as ONNX files, see `hapvr.scorer.onn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from hapvr.errors import DataError
 from hapvr.files import read_json_as
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import Precision
+from hapvr.provenance import Provenance
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
@@ -45,7 +46,7 @@ class BackboneRecord(BaseModel, extra="allow"):
     """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
 
     architecture: str
-    source: Literal["pretrained", "file", "random", "torchscript"]
+    source: Literal["pretrained", "packaged", "file", "random", "torchscript"]
     sha256: str
     precision: Precision = "float32"
 
@@ -59,7 +60,7 @@ class ONNXRecord(BaseModel, extra="allow"):
     """settings: of the similarity network. files: by name. Further keys say how they were checked."""
 
     settings: NetworkSettings
-    files: Annotated[dict[ONNXName, ONNXFile], Field(min_length=4)]
+    files: Annotated[dict[ONNXName, ONNXFile], Field(min_length=3)]
 
 
 class NoONNX(BaseModel):
@@ -69,18 +70,41 @@ class NoONNX(BaseModel):
 
 
 class Description(BaseModel):
-    """scorer.json. warning: a sentence that goes with every answer of the model."""
+    """scorer.json. whitening: its digest. warning: a sentence that goes with every answer of the model."""
 
     format_version: Literal[3]
     hapvr_version: str
     backbone: BackboneRecord
     crop_px: Annotated[int, Field(ge=1, le=1024)]
-    batch_frames: Annotated[int, Field(ge=1)]
+    whitening: str
     sampling: SamplingConfig
     serving: ServingConfig
     warning: str
     provenance: dict[str, Any]
     onnx: ONNXRecord | NoONNX
+
+    def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
+        """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
+
+        place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions
+        is checked when they are scored.
+        """
+        from hapvr.data.features import without_extras  # with pyarrow, which scoring does without
+
+        if "imported" in settings:
+            return
+        own = {
+            "sampling": self.sampling.identity_fields(),
+            "backbone": self.backbone.model_dump(exclude_defaults=True),
+            "crop_px": self.crop_px,
+            "whitening": self.whitening,
+        }
+        found = Provenance("features", without_extras(settings))
+        if differences := Provenance("features", own).differences(found):
+            raise DataError(
+                f"model: {place} does not go with these features: {'; '.join(differences)}. Extract features with the "
+                "model's settings, or take the model that was trained on these"
+            )
 
 
 def read_description(folder: Path) -> Description:

@@ -7,7 +7,7 @@ import itertools
 import math
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,41 +125,17 @@ class FrameGraph(nn.Module):
 
 
 class CompareGraph(nn.Module):
-    """Frame similarities [T, T'] -> refined [t, t'] and similarity []."""
-
-    def __init__(self, network: SimilarityNetwork) -> None:
-        super().__init__()
-        self.settings = network.settings
-        self.comparator = network.comparator
-        # as a tensor it stays float64, in which rate * n rounds as it does in Python
-        self.rate = nn.Buffer(torch.tensor(network.settings.temporal_rate, dtype=torch.float64))
-
-    def forward(self, frame: Tensor) -> tuple[Tensor, ...]:
-        refined = frame if self.comparator is None else refine(self.comparator, frame)
-        return refined, self._chamfer(refined)
-
-    def _chamfer(self, refined: Tensor) -> Tensor:
-        if self.settings.temporal_pooling == "max":
-            return refined.amax((0, 1))
-        forth = self._topk_mean(refined).mean()
-        if not self.settings.symmetric_chamfer:
-            return forth
-        return (forth + self._topk_mean(refined.T).mean()) / 2
-
-    def _topk_mean(self, values: Tensor) -> Tensor:
-        """`hapvr.model.similarity.topk_mean` for a number of columns that is not known when the graph is made."""
-        ordered = values.sort(dim=-1, descending=True).values
-        place = torch.arange(values.shape[1])
-        count = (torch.ones_like(values[0]).double().sum() * self.rate).round().clamp(min=1)
-        return torch.where(place < count, ordered, 0).sum(-1) / count.float()
-
-
-def refine(comparator: Comparator, frame: Tensor) -> Tensor:
     """The comparator with hard-tanh in plain operations. [T, T'] -> [T // 4, T' // 4]."""
-    hidden = F.relu(F.max_pool2d(comparator.conv1(frame[None, None]), 2))
-    hidden = F.relu(F.max_pool2d(comparator.conv2(hidden), 2))
-    raw: Tensor = comparator.output(F.relu(comparator.conv3(hidden)))
-    return raw[0, 0].clamp(-1, 1)
+
+    def __init__(self, comparator: Comparator) -> None:
+        super().__init__()
+        self.comparator = comparator
+
+    def forward(self, frame: Tensor) -> Tensor:
+        hidden = F.relu(F.max_pool2d(self.comparator.conv1(frame[None, None]), 2))
+        hidden = F.relu(F.max_pool2d(self.comparator.conv2(hidden), 2))
+        raw: Tensor = self.comparator.output(F.relu(self.comparator.conv3(hidden)))
+        return raw[0, 0].clamp(-1, 1)
 
 
 def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:
@@ -169,18 +145,17 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
         regions = RegionGraph(backbone, whitening)(pixels)
         query, reference = (network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
     one, both = ({0: some},), ({0: some}, {0: some})
-    frame = torch.zeros(12, 20)
-    graphs: Mapping[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], list[str]]] = {
-        "backbone.onnx": (RegionGraph(backbone, whitening), (pixels,), one, ["frames"], ["regions"]),
-        "embed.onnx": (EmbedGraph(network), (regions,), one, ["regions"], ["embedding"]),
+    graphs: dict[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], str]] = {
+        "backbone.onnx": (RegionGraph(backbone, whitening), (pixels,), one, ["frames"], "regions"),
+        "embed.onnx": (EmbedGraph(network), (regions,), one, ["regions"], "embedding"),
         "frames.onnx": (
-            FrameGraph(network.settings), (query, reference), both, ["query", "reference"], ["frame_similarity"]
-        ),
-        "compare.onnx": (
-            CompareGraph(network), (frame,), ({0: some, 1: some},), ["frame_similarity"], ["refined", "similarity"]
+            FrameGraph(network.settings), (query, reference), both, ["query", "reference"], "frame_similarity"
         ),
     }  # fmt: skip
-    for name, (graph, example, shapes, inputs, outputs) in graphs.items():
+    if network.comparator is not None:
+        compare, sides = CompareGraph(network.comparator), ({0: some, 1: some},)
+        graphs["compare.onnx"] = (compare, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
+    for name, (graph, example, shapes, inputs, output) in graphs.items():
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # of the exporter's own use of torch
@@ -190,7 +165,7 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
                     dynamo=True,
                     dynamic_shapes=shapes,
                     input_names=inputs,
-                    output_names=outputs,
+                    output_names=[output],
                     opset_version=OPSET,
                     external_data=False,
                     verbose=False,

@@ -3,16 +3,16 @@
 <bundle>/onnx/backbone.onnx   frames [B, 3, S, S] uint8 -> regions [B, R, D], whitened
               embed.onnx      regions [T, R, D] -> embedding [T, R, d]
               frames.onnx     query [T, R, d], reference [T', R, d] -> frame_similarity [T, T']
-              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], similarity []
+              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], where the model has a comparator
 
 All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated first, see
-`repeat_frames`. The last step, TopK-Chamfer, is also done here, so that a long pair can be refined in strips.
+`repeat_frames`. The last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError
-from hapvr.networks.engine import CompiledNetwork, EngineError
+from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
 from hapvr.provenance import file_sha256
 from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
@@ -49,6 +49,8 @@ class ONNXNetworks:
         self._folder = folder / ONNX_FOLDER
         self._precision = precision
         self.settings = record.settings
+        self._loaded: dict[ONNXName, CompiledNetwork] = {}
+        self._loading = threading.Lock()
         for name, file in record.files.items():
             path = self._folder / name
             if not path.is_file() or file_sha256(path) != file.sha256:
@@ -58,11 +60,11 @@ class ONNXNetworks:
 
     def regions(self, frames: NDArray[np.uint8]) -> Floats:
         """[B, 3, S, S] uint8 crops -> whitened region vectors [B, R, D]."""
-        return self._run(self._backbone, frames)
+        return self._run("backbone.onnx", frames)
 
     def embed(self, regions: NDArray[Any]) -> Floats:
         """Region features [T, R, D] in any floating dtype -> the embedding [T, R, d]."""
-        return self._run(self._embed, np.asarray(regions, np.float32))
+        return self._run("embed.onnx", np.asarray(regions, np.float32))
 
     def vectors(self, video: Floats) -> Floats:
         """An embedding as it is."""
@@ -73,7 +75,7 @@ class ONNXNetworks:
         per_frame = query.shape[1] * reference.shape[0] * reference.shape[1]
         step = max(MAX_REGION_SIMILARITIES // per_frame, 1)
         parts = [
-            self._run(self._frames, query[start : start + step], reference) for start in range(0, len(query), step)
+            self._run("frames.onnx", query[start : start + step], reference) for start in range(0, len(query), step)
         ]
         return np.concatenate(parts)
 
@@ -87,12 +89,10 @@ class ONNXNetworks:
         return np.array([self._similarity(query, reference) for reference in references], np.float32)
 
     def _similarity(self, query: Floats, reference: Floats) -> float:
-        forth = self._one_way(query, reference)
-        return (forth + self._one_way(reference, query)) / 2 if self.settings.symmetric else forth
-
-    def _one_way(self, query: Floats, reference: Floats) -> float:
-        frame = self.frame_similarity(query, reference)
-        return float(self._chamfer(self.refined(frame), "temporal"))
+        ways = [(query, reference), (reference, query)] if self.settings.symmetric else [(query, reference)]
+        return sum(float(self._chamfer(self.refined(self.frame_similarity(*way)), "temporal")) for way in ways) / len(
+            ways
+        )
 
     def refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""
@@ -106,7 +106,7 @@ class ONNXNetworks:
             before = min(start, REACH)
             end = min(start + height, whole)
             after = len(frame) if end == whole else min(end + REACH, len(frame))
-            rows = self._run(self._compare, frame[start - before : after])
+            rows = self._run("compare.onnx", frame[start - before : after])
             strips.append(rows[before // STEP : (before + end - start) // STEP])
         return np.concatenate(strips)
 
@@ -120,33 +120,12 @@ class ONNXNetworks:
             return np.asarray(forth)
         return np.asarray((forth + topk_mean(values.swapaxes(-1, -2), rate).mean(-1)) / 2)
 
-    def _run(self, network: CompiledNetwork, *inputs: NDArray[Any]) -> Floats:
-        try:
-            return network(*inputs)
-        except EngineError as error:
-            raise DamagedError(f"model: the files in {self._folder} do not go together ({error}); {HINT}") from error
-
-    @cached_property
-    def _backbone(self) -> CompiledNetwork:
-        return self._load("backbone.onnx", self._precision)
-
-    @cached_property
-    def _embed(self) -> CompiledNetwork:
-        return self._load("embed.onnx")
-
-    @cached_property
-    def _frames(self) -> CompiledNetwork:
-        return self._load("frames.onnx")
-
-    @cached_property
-    def _compare(self) -> CompiledNetwork:
-        return self._load("compare.onnx")
-
-    def _load(self, name: ONNXName, precision: Precision = "float32") -> CompiledNetwork:
-        try:
-            return CompiledNetwork(self._folder / name, precision=precision)
-        except EngineError as error:
-            raise DamagedError(f"model: {self._folder / name}: {error}; {HINT}") from error
+    def _run(self, name: ONNXName, *inputs: NDArray[Any]) -> Floats:
+        with self._loading:
+            if name not in self._loaded:
+                precision: Precision = self._precision if name == "backbone.onnx" else "float32"
+                self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
+        return self._loaded[name](*inputs)
 
 
 def topk_mean(values: Floats, rate: float) -> Floats:

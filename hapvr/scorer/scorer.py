@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.access import Access
+from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.deadline import ComputeLock, Deadline
 from hapvr.scorer.description import Description
 from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.settings import ServingConfig
@@ -28,30 +27,23 @@ Embedding = Any
 
 
 class Networks(Protocol):
-    """The frozen network with its whitening, and the similarity network. `hapvr.scorer.onnx_networks` and
-    `hapvr.scorer.torch_bundle` have one each."""
+    """The frozen network with its whitening, and the similarity network: `ONNXNetworks` or `TorchNetworks`.
+
+    regions: [B, 3, S, S] crops -> whitened vectors [B, R, D]. embed: features [T, R, D] -> what is compared. vectors: an
+    embedding as an array [T, r, d]. similarities: video similarities [N] in [-1, 1] of one query with each reference.
+    frame_similarity: [T, T'] in [-1, 1], before the comparator. self_similarity: [T], of each frame with itself.
+    """
 
     @property
     def needs_extras(self) -> bool:
         """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.frame_extras`."""
 
-    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """[B, 3, S, S] crops -> whitened region vectors [B, R, D]."""
-
-    def embed(self, regions: NDArray[np.floating]) -> Embedding:
-        """Region features [T, R, D] -> what is compared."""
-
-    def vectors(self, video: Embedding) -> NDArray[np.float32]:
-        """An embedding as an array [T, r, d]."""
-
-    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]:
-        """Video similarities [N] in [-1, 1] of one query with each reference."""
-
-    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]:
-        """[T, T'] in [-1, 1], before the comparator."""
-
-    def self_similarity(self, video: Embedding) -> NDArray[np.float32]:
-        """[T]: `frame_similarity` of each frame with itself."""
+    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]: ...
+    def embed(self, regions: NDArray[np.floating]) -> Embedding: ...
+    def vectors(self, video: Embedding) -> NDArray[np.float32]: ...
+    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]: ...
+    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]: ...
+    def self_similarity(self, video: Embedding) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -104,9 +96,7 @@ class VideoScorer:
         self._reader = VideoReader(
             networks.regions,
             crop_px=description.crop_px,
-            batch_frames=description.batch_frames,
             sampling=description.sampling,
-            limits=limits,
             computing=self._computing,
         )
 
@@ -145,15 +135,12 @@ class VideoScorer:
         allowed = named[: limits.max_pairs]
         rows: list[PairScore] = []
         num_frame_pairs = 0
-
-        def failed(first: str, second: str, error: str) -> None:
-            rows.append(PairScore(first, second, None, error=error, warning=self.warning))
-
+        query: tuple[str, EmbeddedVideo] | None = None
         names = [name for pair in allowed for name in pair]
         with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
-            query: tuple[str, EmbeddedVideo] | None = None
             for number, (first, second) in enumerate(allowed):
                 progress(number, len(allowed))
+                row = PairScore(first, second, None, warning=self.warning)
                 try:
                     deadline.check()
                     if query is None or query[0] != first:
@@ -168,24 +155,16 @@ class VideoScorer:
                         )
                     embedded = self.embed(reference, deadline)
                     similarity = self.similarities(query[1], [embedded], deadline)[0]
-                    rows.append(
-                        PairScore(
-                            first,
-                            second,
-                            similarity,
-                            None if self.calibration is None else self.calibration.probability(similarity),
-                            self.matching_segments(query[1], embedded, deadline) if segments else None,
-                            warning=self.warning,
-                        )
-                    )
+                    probability = None if self.calibration is None else self.calibration.probability(similarity)
+                    found = self.matching_segments(query[1], embedded, deadline) if segments else None
+                    row = replace(row, similarity=similarity, probability=probability, segments=found)
                 except VideoError as error:
-                    failed(first, second, f"{error.reason}: {error}")
+                    row = replace(row, error=f"{error.reason}: {error}")
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
-                    failed(first, second, f"not_scored: {error}")
-        for first, second in named[limits.max_pairs :]:
-            failed(
-                first, second, f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
-            )
+                    row = replace(row, error=f"not_scored: {error}")
+                rows.append(row)
+        refused = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
+        rows += [PairScore(*pair, None, error=refused, warning=self.warning) for pair in named[limits.max_pairs :]]
         progress(len(allowed), len(allowed))
         return rows
 
@@ -259,5 +238,5 @@ class VideoScorer:
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]
         if isinstance(outcome, VideoError):
-            raise VideoError(outcome.reason, str(outcome))
+            raise outcome
         return outcome

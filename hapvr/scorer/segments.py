@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hapvr.errors import ArgumentError
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -104,18 +102,15 @@ def align(
 ) -> list[Alignment]:
     """Parts of two videos that match, the longest and surest first.
 
-    similarity: [T, T'], see `relative_similarity`; threshold: what a frame pair must exceed to be a node of the network.
+    similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be
+    a node of the network.
     min_frames: in both videos, or as many as the shorter one has. An edge leads to a later frame of both videos, at most
     MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in several places, but no
-    two parts share a frame pair. Raises ArgumentError for a matrix without cells and a threshold outside [-1, 1).
+    two parts share a frame pair.
 
     Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """
     matrix = np.asarray(similarity, np.float64)
-    if not matrix.size or not -1 <= threshold < 1:
-        raise ArgumentError(
-            f"similarity of shape {matrix.shape}, threshold {threshold}; wanted cells and -1 <= threshold < 1"
-        )
     wanted = min(min_frames, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
     found: list[Alignment] = []

@@ -30,12 +30,3 @@ class ServingConfig(Settings):
     request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
     )
-    max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
-        default=6 * 2**30, description="address space of a decoding process"
-    )
-    max_decoding_requests: Annotated[int, Field(ge=1)] = Field(
-        default=2, description="requests that decode at the same time; others wait"
-    )
-    cache_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=256 * 2**20, description="memory for features of the videos seen last"
-    )

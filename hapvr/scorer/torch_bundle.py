@@ -99,7 +99,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,
         "crop_px": backbone.crop_px,
-        "batch_frames": backbone.batch_frames,
+        "whitening": parts.whitening.sha256,
         "provenance": dict(parts.provenance),
         "warning": parts.warning or random_weights_warning([backbone.identity.source]),
         "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
@@ -164,11 +164,9 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
     stated = description.backbone.model_dump()
     identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
+    weights = _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"}
     try:
-        weights = _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"}
-        config = BackboneConfig.model_validate(
-            stated | {"weights": weights, "crop_px": description.crop_px, "batch_frames": description.batch_frames}
-        )
+        config = BackboneConfig.model_validate(stated | {"weights": weights, "crop_px": description.crop_px})
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     if identity.source == TORCHSCRIPT:
@@ -178,23 +176,22 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
         state = _read_part(folder / BACKBONE_FILE, load_file)
         found = state_sha256(state)
         backbone = stored_backbone(config, identity, state)
-    if found != identity.sha256:
-        raise DataError(
-            f"model: the backbone of {folder} has SHA-256 {found}, and {SCORER_FILE} says {identity.sha256}; {HINT}, or "
-            f"correct {TORCHSCRIPT_VARIABLE}"
-        )
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
-    network = load_network(folder / NETWORK_FOLDER)[0]
-    if network.dims != whitening.dims:
-        raise DamagedError(
-            f"model: {folder / WHITENING_FILE} gives {whitening.dims} values per region, and the network takes "
-            f"{network.dims}; {HINT}"
-        )
-    settings = description.backbone.model_dump(exclude_defaults=True)
+    for part, digest, wanted in (
+        ("backbone", found, identity.sha256),
+        ("whitening", whitening.sha256, description.whitening),
+    ):
+        if digest != wanted:
+            raise DataError(
+                f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}, or correct "
+                f"{TORCHSCRIPT_VARIABLE}"
+            )
     return TorchNetworks(
-        backbone=dataclasses.replace(backbone, identity=identity, settings=settings),
+        backbone=dataclasses.replace(
+            backbone, identity=identity, settings=description.backbone.model_dump(exclude_defaults=True)
+        ),
         whitening=whitening,
-        network=network,
+        network=load_network(folder / NETWORK_FOLDER)[0],
         device=choose_device(device),
         dtype=torch.bfloat16 if dtype == "bfloat16" else None,
     )

@@ -1,4 +1,4 @@
-"""The videos of requests, files and URLs, as region features, within what may be read and what it may cost.
+"""The videos and pictures of requests, files and URLs, as region features, within what may be read and what it may cost.
 
 Features are cached; any thread may use the same reader.
 """
@@ -9,23 +9,23 @@ import contextlib
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import VideoError
 from hapvr.installed import FULL_HINT, is_installed
-from hapvr.scorer.access import Access
-from hapvr.scorer.deadline import ComputeLock, Deadline
-from hapvr.scorer.pictures import read_picture
+from hapvr.networks.settings import BATCH_FRAMES
+from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.settings import ServingConfig
-from hapvr.video.container import check_file
-from hapvr.video.jpeg import decode_jpegs
+from hapvr.video.container import MAX_PIXELS, check_file
+from hapvr.video.frames import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
 from hapvr.video.sources import ManifestEntry
@@ -38,11 +38,14 @@ GROUP = 8
 
 DOWNLOAD_RETRIES = 1
 
-PASSING_REASONS = frozenset({"timeout", "crashed", "missing_file", "too_long", "too_large"})
-"""Failures that depend on limits or on the moment; all others stay true for as long as the file does."""
+MAX_DECODING_REQUESTS = 2
+"""Requests that decode at the same time; others wait."""
 
-FAILURE_BYTES = 65536
-"""Bytes that a failure counts for in the cache."""
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+
+CACHE_BYTES = 256 * 2**20
+"""Memory for the features of the videos seen last."""
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
@@ -50,15 +53,11 @@ BYTES_PER_DECODER = 8 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where the network
-    reads it; clock: their times."""
+    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
+    the network reads them; clock: their times."""
 
     regions: NDArray[np.floating]
     clock: FrameTimes
-
-    @property
-    def num_bytes(self) -> int:
-        return self.regions.nbytes
 
 
 Outcome = SampledFeatures | VideoError
@@ -86,19 +85,15 @@ class VideoReader:
         embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
         *,
         crop_px: int,
-        batch_frames: int,
         sampling: SamplingConfig,
-        limits: ServingConfig,
         computing: ComputeLock,
     ) -> None:
         self._embed = embed
         self._crop_px = crop_px
-        self._batch_frames = batch_frames
         self._sampling = sampling
-        self._cache_bytes = limits.cache_bytes
-        self._decoding = threading.BoundedSemaphore(limits.max_decoding_requests)
+        self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
         self._computing = computing
-        self._cached: OrderedDict[FileState, Outcome] = OrderedDict()
+        self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
         self._guard = threading.Lock()
 
     def read(self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline) -> dict[Path, Outcome]:
@@ -112,12 +107,22 @@ class VideoReader:
                 outcomes[path] = error
         outcomes |= self._known(states)
         if missing := {path: state for path, state in states.items() if path not in outcomes}:
-            outcomes |= self._decode(missing, limits=limits, deadline=deadline)
-        return {path: _within(outcome, path, limits) for path, outcome in outcomes.items()}
+            if self._decoding.acquire(timeout=deadline.wait_s()):
+                try:
+                    outcomes |= self._decode(missing, limits=limits, deadline=deadline)
+                finally:
+                    self._decoding.release()
+            else:
+                outcomes |= dict.fromkeys(missing, deadline.error())
+        for path, outcome in outcomes.items():
+            if isinstance(outcome, SampledFeatures) and len(outcome.regions) > limits.max_frames:
+                outcomes[path] = _too_long(path, limits)
+        return outcomes
 
     def picture(self, path: Path, *, limits: ServingConfig, deadline: Deadline) -> SampledFeatures:
         """Features of a still picture, one frame at 0 s. Raises VideoError."""
-        frame = read_picture(path, short_side_px=self._sampling.short_side_px, max_bytes=limits.max_bytes)
+        _state(path, limits)
+        frame = read_picture(path, short_side_px=self._sampling.short_side_px)
         with self._computing.hold(deadline):
             regions = self._embed(center_crop(frame, self._crop_px))
         return SampledFeatures(regions, FrameTimes((0.0,)))
@@ -125,77 +130,58 @@ class VideoReader:
     def _decode(
         self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline
     ) -> dict[Path, Outcome]:
-        if not self._decoding.acquire(timeout=deadline.wait_s()):
-            return {path: deadline.error() for path in missing}
-        try:
-            outcomes = self._known(missing)  # another request may have read them while this one waited
-            rest = [path for path in missing if path not in outcomes]
-            num_bytes = sum(missing[path].num_bytes for path in rest)
-            for path, outcome in self._sampled(rest, num_bytes, limits=limits, deadline=deadline):
-                outcomes[path] = outcome
-                self._keep(missing[path], outcome)
-            return outcomes
-        finally:
-            self._decoding.release()
-
-    def _sampled(
-        self, paths: Sequence[Path], num_bytes: int, *, limits: ServingConfig, deadline: Deadline
-    ) -> Iterator[tuple[Path, Outcome]]:
-        sampling = self._sampling
+        outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
+        paths = [path for path in missing if path not in outcomes]
+        sampling, num_bytes = self._sampling, sum(missing[path].num_bytes for path in paths)
         config = sampling.model_copy(
             update={
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
                 # sample_videos tries a video twice at most
                 "timeout_s": min(limits.video_timeout_s, deadline.wait_s()) / 2,
-                "max_memory_bytes": min(sampling.max_memory_bytes, limits.max_memory_bytes),
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )
         sampled = sample_videos([(str(path), path) for path in paths], config=config, left_s=deadline.wait_s)
-        for number, path in enumerate(paths):
-            if deadline.passed():
-                yield from ((late, deadline.error()) for late in paths[number:])
-                return
-            video = next(sampled)
-            if video.reason == "timeout" and deadline.passed():
-                yield path, deadline.error()
+        for path in paths:
+            video = None if deadline.passed() else next(sampled)
+            if video is None or (video.reason == "timeout" and deadline.passed()):
+                outcomes[path] = deadline.error()
             elif video.reason:
-                yield path, VideoError(video.reason, video.message)
+                outcomes[path] = VideoError(video.reason, video.message)
             elif len(video.jpegs) > limits.max_frames:
-                yield path, _too_long(path, limits)
+                outcomes[path] = _too_long(path, limits)
             else:
-                yield path, self._features(video, deadline)
+                try:
+                    features = self._features(video, deadline)
+                except VideoError as error:
+                    outcomes[path] = error
+                else:
+                    outcomes[path] = features
+                    self._keep(missing[path], features)
+        return outcomes
 
-    def _features(self, video: SampledVideo, deadline: Deadline) -> Outcome:
-        size = self._batch_frames
+    def _features(self, video: SampledVideo, deadline: Deadline) -> SampledFeatures:
         parts = []
-        try:
-            for start in range(0, len(video.jpegs), size):
-                frames = center_crop(decode_jpegs(video.jpegs[start : start + size]), self._crop_px)
-                with self._computing.hold(deadline):
-                    parts.append(self._embed(frames))
-        except VideoError as error:
-            return error
+        for start in range(0, len(video.jpegs), BATCH_FRAMES):
+            frames = center_crop(decode_jpegs(video.jpegs[start : start + BATCH_FRAMES]), self._crop_px)
+            with self._computing.hold(deadline):
+                parts.append(self._embed(frames))
         duration_s = None if video.probe is None else video.probe.duration_s
         return SampledFeatures(np.concatenate(parts), FrameTimes(video.timestamps_s, duration_s))
 
-    def _known(self, states: dict[Path, FileState]) -> dict[Path, Outcome]:
+    def _known(self, states: dict[Path, FileState]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""
-        found: dict[Path, Outcome] = {}
         with self._guard:
-            for path, state in states.items():
-                if state in self._cached:
-                    self._cached.move_to_end(state)
-                    found[path] = self._cached[state]
+            found = {path: self._cached[state] for path, state in states.items() if state in self._cached}
+            for path in found:
+                self._cached.move_to_end(states[path])
         return found
 
-    def _keep(self, state: FileState, outcome: Outcome) -> None:
-        if isinstance(outcome, VideoError) and outcome.reason in PASSING_REASONS:
-            return
+    def _keep(self, state: FileState, features: SampledFeatures) -> None:
         with self._guard:
-            self._cached[state] = outcome
-            while sum(getattr(kept, "num_bytes", FAILURE_BYTES) for kept in self._cached.values()) > self._cache_bytes:
+            self._cached[state] = features
+            while sum(kept.regions.nbytes for kept in self._cached.values()) > CACHE_BYTES:
                 self._cached.popitem(last=False)
 
 
@@ -251,8 +237,6 @@ class RequestVideos(contextlib.ExitStack):
         return found
 
     def _local(self, name: str) -> Path:
-        if not name:
-            raise VideoError("missing_file", "video: no name is given; wanted a path or an http(s) URL")
         if "://" not in name:
             return self._access.local_path(name)
         self._access.check_url(name)
@@ -275,7 +259,7 @@ class RequestVideos(contextlib.ExitStack):
 
 
 def _state(path: Path, limits: ServingConfig) -> FileState:
-    """The state of a file now. Raises VideoError for a file that is not there, empty, or too large."""
+    """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
     try:
         check_file(path)
         found = path.stat()
@@ -288,16 +272,37 @@ def _state(path: Path, limits: ServingConfig) -> FileState:
     return FileState(str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def _within(outcome: Outcome, path: Path, limits: ServingConfig) -> Outcome:
-    if isinstance(outcome, SampledFeatures) and len(outcome.regions) > limits.max_frames:
-        return _too_long(path, limits)
-    return outcome
-
-
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:
     return VideoError(
         "too_long", f"video: {path.name} has more than {limits.max_frames} sampled frames; see serving.max_frames"
     )
+
+
+def is_picture(name: str) -> bool:
+    """Whether a name says that the file is a still picture."""
+    return Path(name).suffix.lower() in PICTURE_SUFFIXES
+
+
+def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
+    """A picture as one frame, [1, 3, H, W] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
+
+    Raises VideoError: not_video for another format, too_large, decode_error.
+    """
+    try:
+        with Image.open(path, formats=PICTURE_FORMATS) as image:
+            scale = short_side_px / min(image.size)
+            if image.width * image.height * max(scale, 1) ** 2 > MAX_PIXELS:
+                raise VideoError(
+                    "too_large", f"picture: {path.name} is {image.width} x {image.height}; shrink or crop it"
+                )
+            upright = ImageOps.exif_transpose(image).convert("RGB")
+            width, height = (max(short_side_px, round(side * scale)) for side in upright.size)
+            pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
+        wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
+        raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 
 def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:

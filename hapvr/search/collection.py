@@ -1,26 +1,120 @@
-"""The videos that a search can find: their shards, stored features, and what is known of their files."""
+"""Which index answers searches, and the videos that it finds: their shards, stored features, and what their files say.
+
+search/current.json                                    which index that is, written whole
+search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
+search/<digest of the network>/blank.safetensors       descriptors of pictures of one colour
+search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections import OrderedDict
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load, save
 
 from hapvr.data.features import STAGE, FeatureFile
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.index import STATE_FILE, FrameIndex, IndexState, read_record
+from hapvr.search.settings import SearchSettings
+from hapvr.search.vectors import REBUILD
 from hapvr.video.sources import path_of_text
 
+FOLDER = "search"
+CURRENT = f"{FOLDER}/current.json"
+BLANK_FILE = "blank.safetensors"
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentIndex:
+    """The index that answers searches.
+
+    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file;
+    digest: of that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer.
+    made: places of all indexes that were made and may still be there, the last one that answered first; nothing else is ever
+    removed.
+    """
+
+    place: str
+    model: str
+    digest: str
+    recall: float
+    since: str
+    made: tuple[str, ...] = ()
+
+    def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
+        """Raises DataError and DamagedError as `FrameIndex.open` does."""
+        return FrameIndex.open(root.url_of(self.place), settings=settings.index)
+
+    def shards(self, root: DataRoot) -> dict[str, str]:
+        """Shard -> digest of what the index holds of it. Raises as `open` does."""
+        state = read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState)
+        return {key: entry.digest for key, entry in state.shards.items()}
+
+
+def model_place(digest: str) -> str:
+    """The folder of everything that one network made, below the data root."""
+    return f"{FOLDER}/{digest}"
+
+
+def current_index(root: DataRoot) -> CurrentIndex:
+    """Raises DataError where there is no index yet, DamagedError for a file that cannot be read."""
+    return read_record(root, CURRENT, CurrentIndex)
+
+
+def serving_index(root: DataRoot) -> CurrentIndex | None:
+    """The index that answers searches; None where there is none yet, and for a damaged record, with a warning."""
+    return _or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
+
+
+def write_current(root: DataRoot, index: CurrentIndex) -> None:
+    """Make an index the one that answers."""
+    root.write_json(CURRENT, asdict(index))
+
+
+def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
+    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they are not known."""
+    name = f"{model_place(digest)}/{BLANK_FILE}"
+    if not root.exists(name):
+        return np.zeros((0, 0), np.float32)
+    with root.open(name) as file, root.corruption_errors(name, hint=REBUILD):
+        return np.asarray(load(file.read())[BLANK_FILE], np.float32)
+
+
+def known_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
+    """As `read_blank`, for the step that makes the file again: a damaged one counts as missing, with a warning."""
+    return _or_missing(lambda: read_blank(root, digest), np.zeros((0, 0), np.float32))
+
+
+def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
+    try:
+        return read()
+    except DamagedError as error:
+        warnings.warn(f"{error}. It counts as missing", stacklevel=3)
+        return missing
+
+
+def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> None:
+    """Keep what `read_blank` reads."""
+    with root.write(f"{model_place(digest)}/{BLANK_FILE}") as stream:
+        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank)}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +138,18 @@ class CollectionMetadata:
 
     def __init__(self, root: DataRoot, shards: Mapping[str, str]) -> None:
         """shards: video id -> shard."""
-        self._root = root
-        self._shards = shards
-        self._rows: dict[str, dict[str, dict[str, Any]]] = {}
-        self._guard = threading.Lock()
+
+        @cache
+        def rows(key: str) -> dict[str, dict[str, Any]]:
+            _, found = Shard(root, VIDEOS_STAGE, key).finished_rows() or (None, [])
+            return {row["video_id"]: row for row in found if row["status"] == STATUS_OK}
+
+        self._shards, self._rows = shards, rows
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path."""
-        row = self._row(video_id)
+        key = self._shards.get(video_id)
+        row = None if key is None else self._rows(key).get(video_id)
         if row is None:
             # imported features have no files; the id then stands for the content
             return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())
@@ -64,17 +162,6 @@ class CollectionMetadata:
             height_px=row["height_px"] or 0,
             codec=row["codec"] or "",
         )
-
-    def _row(self, video_id: str) -> dict[str, Any] | None:
-        key = self._shards.get(video_id)
-        if key is None:
-            return None
-        with self._guard:
-            if key not in self._rows:
-                found = Shard(self._root, VIDEOS_STAGE, key).finished_rows()
-                rows = [] if found is None else found[1]
-                self._rows[key] = {row["video_id"]: row for row in rows if row["status"] == STATUS_OK}
-            return self._rows[key].get(video_id)
 
 
 class SearchableCollection:
@@ -92,11 +179,15 @@ class SearchableCollection:
         the network reads pooled vectors, which the regions then carry."""
         self.shard_of = shards
         self.metadata = CollectionMetadata(root, shards)
-        self._root = root
-        self._require = require
-        self._extras = extras
-        self._open: OrderedDict[str, FeatureFile] = OrderedDict()
         self._guard = threading.Lock()
+
+        @lru_cache(MAX_OPEN_SHARDS)
+        def opened(key: str) -> FeatureFile:
+            shard = Shard(root, STAGE, key)
+            require(shard.require({}).settings)
+            return FeatureFile(shard, extras=extras)
+
+        self._opened = opened
         for key in self.shards():
             found = Shard(root, STAGE, key).provenance()
             if found is not None:  # the first one found stands for all until they are read
@@ -132,13 +223,4 @@ class SearchableCollection:
             raise DataError(
                 f"search: the index has no video {video_id!r:.200}; `hapvr index status` says what it holds"
             )
-        key = self.shard_of[video_id]
-        if key in self._open:
-            self._open.move_to_end(key)
-            return self._open[key]
-        shard = Shard(self._root, STAGE, key)
-        self._require(shard.require({}).settings)
-        while len(self._open) >= MAX_OPEN_SHARDS:
-            self._open.popitem(last=False)
-        self._open[key] = FeatureFile(shard, extras=self._extras)
-        return self._open[key]
+        return self._opened(self.shard_of[video_id])

@@ -22,8 +22,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 COVERED = 0.8
 """Part of a video that must be covered for it to count as shown whole by the other."""
 
-FINGERPRINT = b"hapvr.fingerprint"
-NETWORK = b"hapvr.network"
+HINT = "run `hapvr duplicates` again"
 PAIR_SCHEMA = pa.schema(
     [
         ("first", pa.string()),
@@ -37,6 +36,7 @@ PAIR_SCHEMA = pa.schema(
         ("first_start_s", pa.float64()),
         ("second_start_s", pa.float64()),
         ("mark", pa.string()),
+        ("kind", pa.string()),
     ]
 )
 GROUP_SCHEMA = pa.schema(
@@ -122,7 +122,7 @@ def group_copies(
     pairs: Sequence[DuplicatePair],
     metadata: Mapping[str, VideoMetadata],
     *,
-    apart: Callable[[str, str], bool] | None = None,
+    apart: Callable[[str, str], bool] = lambda one, other: False,
 ) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
@@ -150,11 +150,9 @@ def _together(
     copies: Sequence[str],
     similarities: Mapping[str, float],
     metadata: Mapping[str, VideoMetadata],
-    apart: Callable[[str, str], bool] | None,
+    apart: Callable[[str, str], bool],
 ) -> list[str]:
     """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one."""
-    if apart is None:
-        return sorted(copies)
     chosen: list[str] = []
     for one in sorted(copies, key=lambda one: (-similarities[one], metadata[one].sha256, one)):
         if not any(apart(one, other) for other in chosen):
@@ -212,6 +210,21 @@ def _advantage(best: VideoMetadata, other: VideoMetadata) -> str:
     return "the same quality and the first name"
 
 
+def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
+    """A row per pair, with its kind."""
+    return pa.Table.from_pylist([asdict(pair) | {"kind": pair.kind} for pair in pairs], schema=PAIR_SCHEMA)
+
+
+def group_rows(members: Iterable[GroupMember]) -> pa.Table:
+    """A row per member, with the metadata of its file."""
+    rows = []
+    for member in members:
+        row = asdict(member)
+        file, path = row.pop("metadata"), member.metadata.path
+        rows.append(row | file | {"path": None if path is None else text_of_path(path)})
+    return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)
+
+
 @dataclass(frozen=True)
 class StoredPairs:
     """fingerprint: of all that may change the pairs. network: digest of the network that found them."""
@@ -223,47 +236,42 @@ class StoredPairs:
 
 def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
     """Replace the file at `place`, whole. Raises DataError where it cannot be written."""
-    metadata = {FINGERPRINT: found.fingerprint.encode(), NETWORK: found.network.encode()}
-    with root.write(place) as stream:
-        write_table(pair_rows(found.pairs).replace_schema_metadata(metadata), stream)
+    write_rows(root, place, pair_table(found.pairs), fingerprint=found.fingerprint, network=found.network)
 
 
 def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
     """What `write_pairs` wrote; None where nothing is. Raises DamagedError for a file that cannot be read."""
-    if not root.exists(place):
+    table = read_rows(root, place, PAIR_SCHEMA, hint=HINT)
+    if table is None:
         return None
-    with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr duplicates` again"):
-        table = read_table(pa.BufferReader(file.read()))
-        pairs = tuple(DuplicatePair(**row) for row in table.select(PAIR_SCHEMA.names).to_pylist())
-        fingerprint, network = (read_schema_metadata(table.schema, key) for key in (FINGERPRINT, NETWORK))
-        return StoredPairs(pairs, fingerprint, network)
-
-
-def pair_rows(pairs: Iterable[DuplicatePair]) -> pa.Table:
-    """A row per pair."""
-    return pa.Table.from_pylist([asdict(pair) for pair in pairs], schema=PAIR_SCHEMA)
-
-
-def write_groups(root: DataRoot, place: str, members: Iterable[GroupMember], *, fingerprint: str) -> None:
-    """Replace the file at `place`, whole. fingerprint: of all that may change the groups."""
-    table = group_rows(members).replace_schema_metadata({FINGERPRINT: fingerprint.encode()})
-    with root.write(place) as stream:
-        write_table(table, stream)
+    pairs = tuple(DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
+    return StoredPairs(pairs, stamp(table, "fingerprint"), stamp(table, "network"))
 
 
 def groups_fingerprint(root: DataRoot, place: str) -> str:
     """The fingerprint of the existing groups; empty where there are none. Raises DamagedError."""
+    table = read_rows(root, place, GROUP_SCHEMA, hint=HINT)
+    return "" if table is None else stamp(table, "fingerprint")
+
+
+def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> None:
+    """Replace the file at `place`, whole. stamps: what to keep with the rows. Raises DataError where it cannot be written."""
+    with root.write(place) as stream:
+        write_table(table.replace_schema_metadata({f"hapvr.{name}": text for name, text in stamps.items()}), stream)
+
+
+def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, hint: str) -> pa.Table | None:
+    """The columns of `schema` that `write_rows` wrote; None where nothing is. hint: what makes them again.
+
+    Raises DamagedError for a file that cannot be read.
+    """
     if not root.exists(place):
-        return ""
-    with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr duplicates` again"):
-        return read_schema_metadata(read_table(pa.BufferReader(file.read())).schema, FINGERPRINT)
+        return None
+    with root.open(place) as file, root.corruption_errors(place, hint=hint):
+        table = read_table(pa.BufferReader(file.read()))
+        return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
 
 
-def group_rows(members: Iterable[GroupMember]) -> pa.Table:
-    """A row per member, with the metadata of its file."""
-    rows = []
-    for member in members:
-        row = asdict(member)
-        file, path = row.pop("metadata"), member.metadata.path
-        rows.append(row | file | {"path": None if path is None else text_of_path(path)})
-    return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)
+def stamp(table: pa.Table, name: str) -> str:
+    """What `write_rows` kept with the rows; empty where it kept nothing."""
+    return read_schema_metadata(table.schema, f"hapvr.{name}".encode())

@@ -1,135 +1,269 @@
-"""One search: shortlist by frames and whole videos, and fine scores of its candidates; segments of those that are shown."""
+"""One search: a shortlist by frames and whole videos, fine scores of its candidates by the champion's network, and segments
+of those that are shown.
+
+Fine scores compare the parts of query and candidate that may show the same.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from hapvr.errors import DataError, VideoError
-from hapvr.scorer.deadline import Deadline
+from hapvr.model.settings import COMPARATOR_STEP
+from hapvr.scorer.access import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment
-from hapvr.search.descriptors import frame_descriptors, video_descriptor
-from hapvr.search.fine import ScoredCandidate, Videos, fine_scores, stretches_of
-from hapvr.search.index import SearchIndex
-from hapvr.search.settings import SearchSettings
+from hapvr.search.collection import SearchableCollection
+from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
+from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote
 
+FORMAT = 3
+"""Version of the scores: pairs and matches stored with another version are compared again. 3: parts of one length, for the query too."""
+
+QUERY_FRAMES = 120
+"""Frames of a query that are looked up; those of a longer one are spread evenly."""
+REGION_FRAMES = 12
+"""Frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos that fill only a
+part of the picture."""
+FRAME_HITS = 100
+"""Nearest frames that a frame of the query gets from the index."""
+VIDEO_CANDIDATES = 33
+"""Videos that are asked for by their mean over time; votes fill the other places."""
 WIDER = 5
 """How many times as many hits are asked for where only some videos may be found."""
-
 TOLERANCE_FRAMES = 1.0
 """Sampled frames by which the offsets of one copy may differ."""
 
+CANDIDATES_AT_ONCE = 16
+"""Candidates whose features are in memory together."""
+WHOLE_FRAMES = 60
+"""Sampled frames up to which a query and a video are compared whole, if both are that short."""
+PART_FRAMES = 8
+"""Sampled frames of query and video around votes that are compared at least."""
+LEAST_CONTAINED = 0.5
+"""Probability of a match from which on a short video counts as shown within the query; what is below only moves the ranks
+of unrelated videos."""
+
+Rows = tuple[int, int]
+"""First and last + 1 of some frames."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Frames of the query and of a candidate that are compared."""
+
+    query: Rows
+    reference: Rows
+
 
 @dataclass(frozen=True, kw_only=True)
-class SearchResult:
-    """candidates: best first. lost: video id -> why a candidate could not be scored. timings_s: part of the work
-    -> how long it took."""
+class ScoredCandidate:
+    """similarity in [-1, 1]: of the best pair of parts, see
+    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
+    lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
+    num_frames: of the whole video, and seconds: how long it lasts."""
 
-    candidates: tuple[ScoredCandidate, ...]
-    lost: dict[str, str]
-    timings_s: dict[str, float]
+    video_id: str
+    similarity: float
+    pairs: tuple[Pair, ...]
+    num_frames: int
+    seconds: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
+    candidates: videos that the network compares with a query.
 
     Any thread may call it.
     """
 
     scorer: VideoScorer
-    index: SearchIndex
-    videos: Videos
+    index: FrameIndex | ShardIndex
+    collection: SearchableCollection
     num_videos: int
     blank: npt.NDArray[np.float32]
-    settings: SearchSettings
+    candidates: int
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.
 
         Raises VideoError `no_picture` where no frame of the query says anything.
         """
-        settings, fps = self.settings, self.scorer.sampling.fps
         embedded = self.scorer.networks.vectors(query.regions)
-        described = frame_descriptors(embedded, blank=self.blank, max_frozen_similarity=settings.max_frozen_similarity)
-        vectors, kept = described.vectors, described.kept
-        rows = spread(np.flatnonzero(kept), settings.query_frames)
+        described = frame_descriptors(embedded, blank=self.blank)
+        vectors, kept, seconds = described.vectors, described.kept, np.asarray(query.clock.times_s)
+        rows = _spread(np.flatnonzero(kept), QUERY_FRAMES)
         if not len(rows):
             raise VideoError(
                 "no_picture",
                 "query: its frames are black, or of one other colour, throughout, so nothing can be found by it",
             )
+        some = _spread(rows, REGION_FRAMES)
+        regions = _unit(embedded[some])
+        lookups = np.concatenate([vectors[rows], regions.reshape(-1, regions.shape[-1])])
+        times = np.concatenate([seconds[rows], np.repeat(seconds[some], regions.shape[1])])
+        said = lookups.any(axis=1)  # attention may make nothing of a region
+        lookups, times = lookups[said], times[said]
         wider = 1 if allowed is None else WIDER
-        lookups, times = vectors[rows], np.asarray(query.clock.times_s)[rows]
-        if settings.region_frames:
-            some = spread(rows, settings.region_frames)
-            regions = unit(embedded[some])
-            lookups = np.concatenate([lookups, regions.reshape(-1, regions.shape[-1])])
-            times = np.concatenate([times, np.repeat(np.asarray(query.clock.times_s)[some], regions.shape[1])])
-            said = lookups.any(axis=1)  # attention may make nothing of a region
-            lookups, times = lookups[said], times[said]
-        hits = self.index.search_frames(lookups, settings.frame_hits * wider)
-        names: list[str] = []
-        if settings.video_candidates:
-            whole = self.index.search_videos(video_descriptor(vectors[kept]), settings.video_candidates * wider)
-            names = whole["video_id"].to_pylist()
-        if allowed is not None:
-            names = [name for name in names if allowed(name)]
+        hits = self.index.search_frames(lookups, FRAME_HITS * wider)
+        whole = self.index.search_videos(video_descriptor(vectors[kept]), VIDEO_CANDIDATES * wider)
+        names = [name for name in whole["video_id"].to_pylist() if allowed is None or allowed(name)]
         voted = vote(
             hits,
             times,
             num_videos=self.num_videos,
-            tolerance_s=TOLERANCE_FRAMES / fps,
-            num_hits=settings.frame_hits * wider,
-            max_candidates=settings.candidates,
+            tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
+            num_hits=FRAME_HITS * wider,
+            max_candidates=self.candidates,
             allowed=allowed,
         )
-        return unite(voted, names[: settings.video_candidates], max_candidates=settings.candidates)
+        return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
 
-    def rank(
-        self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None, deadline: Deadline = NEVER
-    ) -> SearchResult:
-        """Scored candidates. Raises VideoError as `shortlist` does, and `timeout` where the deadline passes."""
-        began = time.perf_counter()
-        candidates = self.shortlist(query, allowed=allowed)
-        listed = time.perf_counter()
-        scored, lost = fine_scores(query, candidates, scorer=self.scorer, videos=self.videos, deadline=deadline)
-        timings = {"shortlist": listed - began, "fine": time.perf_counter() - listed}
-        return SearchResult(candidates=tuple(scored), lost=lost, timings_s=timings)
+    def score(
+        self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER
+    ) -> tuple[list[ScoredCandidate], dict[str, str]]:
+        """Fine scores of candidates, best first, and why others have none: video id -> reason.
 
-    def score(self, query: EmbeddedVideo, video_id: str) -> ScoredCandidate:
-        """A query with the whole of one video. Raises DataError where it has no features any more."""
-        whole = Candidate(video_id=video_id, votes=0.0, windows=())
-        scores, lost = fine_scores(query, [whole], scorer=self.scorer, videos=self.videos)
-        if lost:
-            raise DataError(lost[video_id])
-        return scores[0]
+        A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
+        Raises VideoError `timeout` where the deadline passes before the last is scored.
+        """
+        fps, videos = self.scorer.sampling.fps, self.collection
+        scores: list[ScoredCandidate] = []
+        lost: dict[str, str] = {}
+        for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+            times: dict[str, Sequence[float]] = {}
+            pairs: dict[str, tuple[Pair, ...]] = {}
+            parts: list[tuple[Rows, str, EmbeddedVideo]] = []
+            for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
+                name = candidate.video_id
+                try:
+                    times[name] = videos.times(name)
+                    chosen = pairs_of(candidate, times[name], query=query, fps=fps)
+                    read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
+                except DataError as error:
+                    lost[name] = str(error)
+                    continue
+                pairs[name] = tuple(chosen)
+                embedded = [self.scorer.embed(one, deadline) for one in read]
+                parts += [(pair.query, name, one) for pair, one in zip(chosen, embedded, strict=True)]
+            best = self._best(query, parts, deadline)
+            scores += [
+                ScoredCandidate(
+                    video_id=name,
+                    similarity=best[name],
+                    pairs=compared,
+                    num_frames=len(times[name]),
+                    seconds=times[name][-1] + 1 / fps,
+                )
+                for name, compared in pairs.items()
+            ]
+        return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+
+    def _best(
+        self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
+    ) -> dict[str, float]:
+        """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
+        best: dict[str, float] = {}
+        for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
+            group, shown = list(found), query.part(*rows)
+            similarities = self.scorer.similarities(shown, [part for *_, part in group], deadline)
+            for (_, name, part), similarity in zip(group, similarities, strict=True):
+                if len(part) < len(shown):
+                    (back,) = self.scorer.similarities(part, [shown], deadline)
+                    if back > similarity and self._is_contained(back):
+                        similarity = back
+                best[name] = max(similarity, best.get(name, similarity))
+        return best
+
+    def _is_contained(self, similarity: float) -> bool:
+        """Whether this similarity of a video with the query says a match; any does to a model without calibration."""
+        calibration = self.scorer.calibration
+        return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
         is gone."""
-        times = self.videos.times(score.video_id)
+        times = self.collection.times(score.video_id)
         found: list[Segment] = []
         for rows in stretches_of(score):
-            reference = self.scorer.embed(self.videos.read(score.video_id, times, *rows), deadline)
+            reference = self.scorer.embed(self.collection.read(score.video_id, times, *rows), deadline)
             found += self.scorer.matching_segments(query, reference, deadline)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 
 
-def unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Regions [T, R, D], each of unit length; those that attention made nothing of get a length all the same."""
     return np.asarray(regions / np.linalg.norm(regions, axis=-1, keepdims=True).clip(min=1e-6), np.float32)
 
 
-def spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
+def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """At most this many of the rows, evenly spaced."""
-    if len(rows) <= count:
-        return rows
-    places = np.linspace(0, len(rows) - 1, count).round().astype(int)
-    return np.asarray(rows[places], np.intp)
+    return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
+
+
+def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float) -> list[Pair]:
+    """Which frames of the query are compared with which of a candidate.
+
+    All with all if both are short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a
+    pair: the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the candidate at the voted
+    offset. Similarities of few frames depend on their number, so parts have whole steps of the comparator, and both parts
+    of a pair the same number, unless a video is shorter.
+    """
+    count = len(times_s)
+    if max(count, len(query)) <= WHOLE_FRAMES or not candidate.windows:
+        return [Pair((0, len(query)), (0, count))]
+    pairs: list[Pair] = []
+    for window in candidate.windows:
+        voted = round((window.query_end_s - window.query_start_s) * fps) + 1
+        length = min(_whole_steps(max(voted, PART_FRAMES)), _whole_steps(len(query)))
+        middle_s = (window.query_start_s + window.query_end_s) / 2
+        shown = _around(middle_s, length, query.clock.times_s, fps=fps)
+        middle_s = (query.clock.times_s[shown[0]] + query.clock.times_s[shown[1] - 1]) / 2
+        pair = Pair(shown, _around(middle_s + window.offset_s, length, times_s, fps=fps))
+        if not any(_same(pair, better) for better in pairs):
+            pairs.append(pair)
+    return pairs
+
+
+def stretches_of(score: ScoredCandidate) -> list[Rows]:
+    """Where in a video segments are looked for: its compared parts with half of their length before and after them.
+
+    That is twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one.
+    """
+    longer = []
+    for first, last in (pair.reference for pair in score.pairs):
+        more = (last - first + 1) // 2
+        longer.append((max(first - more, 0), min(last + more, score.num_frames)))
+    stretches: list[Rows] = []
+    for first, last in sorted(longer):
+        if stretches and first <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(last, stretches[-1][1]))
+        else:
+            stretches.append((first, last))
+    return stretches
+
+
+def _whole_steps(num_frames: int) -> int:
+    return -(-num_frames // COMPARATOR_STEP) * COMPARATOR_STEP
+
+
+def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> Rows:
+    """So many rows around a second, moved where the video begins or ends; all rows of a shorter video."""
+    first = int(np.searchsorted(times_s, middle_s - num_frames / 2 / fps))
+    first = max(min(first, len(times_s) - num_frames), 0)
+    return first, min(first + num_frames, len(times_s))
+
+
+def _same(pair: Pair, other: Pair) -> bool:
+    """Whether more than half of both parts of a pair are in another one."""
+    return all(
+        min(part[1], better[1]) - max(part[0], better[0]) > (part[1] - part[0]) / 2
+        for part, better in ((pair.query, other.query), (pair.reference, other.reference))
+    )

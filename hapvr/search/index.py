@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ PROBES = 200
 """Stored frames, and as many videos, that a check of the recall searches for."""
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
+MIN_RECALL = 0.9
+"""Part of their exact nearest neighbours that must be found; an index below does not serve."""
 
 REFINED = 10
 """So many times the wanted rows are found by code and compared exactly, for neighbours in a check and for whole videos."""
@@ -52,16 +54,6 @@ EQUAL = 1e-3
 Record = TypeVar("Record")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
-
-
-class SearchIndex(Protocol):
-    """What a search asks of an index."""
-
-    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest frames of each query frame, see `FrameIndex.search_frames`."""
-
-    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest videos, see `FrameIndex.search_videos`."""
 
 
 class ShardRows(NamedTuple):
@@ -124,8 +116,7 @@ class IndexStatus:
     @property
     def digest(self) -> str:
         """SHA-256 of what is indexed: the model and the digests of all shards."""
-        held = {name: entry.digest for name, entry in self.shards.items()}
-        return hashlib.sha256(json.dumps([self.provenance, held], sort_keys=True).encode()).hexdigest()
+        return digest_of([self.provenance, {name: entry.digest for name, entry in self.shards.items()}])
 
 
 class FrameIndex:
@@ -176,21 +167,20 @@ class FrameIndex:
         frames, videos: as in `ShardRows`. Vectors are fixed-size lists of `dims` floats, of any length but 0. digest: what
         `status` tells of the shard.
         """
-        with self._changing() as change:
+        with self._changing() as (tables, shards):
             for name, rows in (("frames", frames), ("videos", videos)):
-                if shard in change.shards:
-                    change.tables[name] = change.tables[name].delete("shard", [shard])
+                if shard in shards:
+                    tables[name] = tables[name].delete("shard", shard)
                 if len(rows):
                     named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
-                    change.tables[name] = change.tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
-            change.shards[shard] = IndexedShard(digest, len(videos), len(frames))
+                    tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
+            shards[shard] = IndexedShard(digest, len(videos), len(frames))
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
-        with self._changing() as change:
-            if change.shards.pop(shard, None) is not None:
-                for name, table in change.tables.items():
-                    change.tables[name] = table.delete("shard", [shard])
+        with self._changing() as (tables, shards):
+            if shards.pop(shard, None) is not None:
+                tables |= {name: table.delete("shard", shard) for name, table in tables.items()}
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
@@ -222,9 +212,8 @@ class FrameIndex:
         rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
         as long as `vectors.KEEP_S`.
         """
-        with self._changing() as change:
-            for name, table in change.tables.items():
-                change.tables[name] = table.optimise(rebuild=rebuild)
+        with self._changing() as (tables, _):
+            tables |= {name: table.optimise(rebuild=rebuild) for name, table in tables.items()}
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             for name, table in self._open_tables(state).items():
@@ -232,29 +221,17 @@ class FrameIndex:
             if state.kept != state.versions:
                 self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
 
-    def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
-        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
-
-        passed: digests of files that were read before and need not be read again; those of this call are added. until:
-        asked before each file; true ends the call.
-        """
-        passed = set() if passed is None else passed
+    def verify(self) -> list[str]:
+        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes."""
         wrong = []
         for name, digest in self._state.files.items():
-            if until():
-                break
-            if digest in passed:
-                continue
             found = self._root.sha256(name) if self._root.exists(name) else ""
-            if found == digest:
-                passed.add(digest)
-            else:
+            if found != digest:
                 problem = "is not what was written" if found else "is missing"
                 wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
         # files of a version that was replaced meanwhile may be gone by right
-        return (
-            wrong if wrong and read_record(self._root, STATE_FILE, IndexState).revision == self._state.revision else []
-        )
+        replaced = wrong and read_record(self._root, STATE_FILE, IndexState).revision != self._state.revision
+        return [] if replaced else wrong
 
     def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
         """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
@@ -263,6 +240,10 @@ class FrameIndex:
         the index cannot be read.
         """
         return min(_recall(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items())
+
+    def shard_digests(self) -> dict[str, str]:
+        """Shard -> digest of what is indexed of it."""
+        return {key: entry.digest for key, entry in self._state.shards.items()}
 
     def status(self) -> IndexStatus:
         """What the index holds."""
@@ -291,32 +272,19 @@ class FrameIndex:
         }
 
     @contextmanager
-    def _changing(self) -> Iterator[_Change]:
-        """What a writer may change; it becomes the index when the block ends well."""
+    def _changing(self) -> Iterator[tuple[dict[str, VectorTable], dict[str, IndexedShard]]]:
+        """The tables and shards, to be changed in place; they become the index when the block ends well."""
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
-            change = _Change(tables, dict(state.shards))
-            yield change
-            versions = TableVersions(**{name: table.version for name, table in change.tables.items()})
-            if (versions, change.shards) != (state.versions, state.shards):
-                state = replace(
-                    state,
-                    revision=state.revision + 1,
-                    versions=versions,
-                    shards=change.shards,
-                    files=_digests(self._root, change.tables, state.files),
-                )
+            shards = dict(state.shards)
+            yield tables, shards
+            versions = TableVersions(**{name: table.version for name, table in tables.items()})
+            if (versions, shards) != (state.versions, state.shards):
+                files = _digests(self._root, tables, state.files)
+                state = replace(state, revision=state.revision + 1, versions=versions, shards=shards, files=files)
                 self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
-
-
-@dataclass
-class _Change:
-    """What a writer works on."""
-
-    tables: dict[str, VectorTable]
-    shards: dict[str, IndexedShard]
 
 
 def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
@@ -328,6 +296,11 @@ def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
     except (DamagedError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
         raise DamagedError(f"search: {name} below {root.url} is damaged ({reason}); {REBUILD}") from error
+
+
+def digest_of(value: object) -> str:
+    """Hex SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:

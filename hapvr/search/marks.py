@@ -5,15 +5,22 @@ marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
+import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DamagedError
+from hapvr.data.manifest import manifest_table
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.provenance import file_sha256
+from hapvr.search.collection import CollectionMetadata
+from hapvr.search.match import printable
 from hapvr.settings import explain
 
 PLACE = "marks/pairs.json"
@@ -32,39 +39,29 @@ class Mark:
     since: str
 
 
-MARKS = TypeAdapter(list[Mark])
-
-
-class Marks:
-    """The marks of a data root as they were when they were read."""
-
-    def __init__(self, marks: Mapping[tuple[str, str], Mark]) -> None:
-        """marks: by their two digests, see `read_marks`."""
-        self._marks = dict(marks)
-
-    def __len__(self) -> int:
-        return len(self._marks)
+class Marks(dict[tuple[str, str], Mark]):
+    """The marks of a data root as they were when they were read, by their two digests."""
 
     def verdict(self, one: str, other: str) -> Verdict | None:
         """What was said about two contents, in either order; None where nothing was."""
-        found = self._marks.get(_key(one, other))
+        found = self.get(_key(one, other))
         return None if found is None else found.verdict
 
     def verdicts(self) -> list[list[str]]:
         """What was said, in an order that says nothing: for fingerprints."""
-        return sorted([mark.first, mark.second, mark.verdict] for mark in self._marks.values())
+        return sorted([mark.first, mark.second, mark.verdict] for mark in self.values())
 
     def rows(self) -> list[Mark]:
         """All marks, the oldest first."""
-        return sorted(self._marks.values(), key=lambda mark: (mark.since, mark.first, mark.second))
+        return sorted(self.values(), key=lambda mark: (mark.since, mark.first, mark.second))
 
 
 def read_marks(root: DataRoot) -> Marks:
     """The marks of a data root; none where nobody marked a pair. Raises DamagedError for a file that cannot be read."""
     if not root.exists(PLACE):
-        return Marks({})
+        return Marks()
     try:
-        marks = MARKS.validate_python(root.read_json(PLACE)["pairs"])
+        marks = TypeAdapter(list[Mark]).validate_python(root.read_json(PLACE)["pairs"])
         if not all(mark.first < mark.second for mark in marks):
             raise ValueError("the digests of a row are not in order")
     except (KeyError, TypeError, ValueError) as error:
@@ -75,40 +72,68 @@ def read_marks(root: DataRoot) -> Marks:
     return Marks({(mark.first, mark.second): mark for mark in marks})
 
 
-def mark_pair(root: DataRoot, one: str, other: str, verdict: Verdict, *, names: tuple[str, str]) -> Mark:
-    """Keep what somebody says about two contents; it replaces what was said before. names: of one and other.
+def mark(root: DataRoot, one: str, other: str, verdict: Verdict, *, names: tuple[str, str] | None = None) -> Mark:
+    """Keep what somebody says about two videos, see `content_of`; it replaces what was said before.
 
-    Raises ArgumentError for two equal contents.
+    names: what to call them; default is one and other. Raises DataError, and ArgumentError for two equal contents.
     """
-    if one == other:
-        raise ArgumentError(f"pairs: {names[0]} and {names[1]} have the same content; a mark needs two different files")
-    first, second = _key(one, other)
+    shown = names or (one, other)
+    named = dict(zip((content_of(root, one), content_of(root, other)), shown, strict=True))
+    if len(named) == 1:
+        raise ArgumentError(f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two different files")
+    first, second = sorted(named)
     made = Mark(
         first=first,
         second=second,
         verdict=verdict,
-        names=names if first == one else (names[1], names[0]),
+        names=(printable(named[first]), printable(named[second])),
         since=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     with root.lock("marks"):
-        rows = {(mark.first, mark.second): mark for mark in read_marks(root).rows()}
-        _write(root, rows | {(first, second): made})
+        _write(root, read_marks(root) | {(first, second): made})
     return made
 
 
-def unmark_pair(root: DataRoot, one: str, other: str) -> Mark | None:
-    """Forget what was said about two contents, in either order. Returns it; None where nothing was."""
+def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
+    """Forget what was said about two videos, in either order. Returns it; None where nothing was. Raises DataError."""
+    key = _key(content_of(root, one), content_of(root, other))
     with root.lock("marks"):
-        rows = {(mark.first, mark.second): mark for mark in read_marks(root).rows()}
-        gone = rows.pop(_key(one, other), None)
+        marks = read_marks(root)
+        gone = marks.pop(key, None)
         if gone is not None:
-            _write(root, rows)
+            _write(root, marks)
     return gone
 
 
-def _write(root: DataRoot, rows: Mapping[tuple[str, str], Mark]) -> None:
-    ordered = [asdict(rows[key]) for key in sorted(rows)]
-    root.write_json(PLACE, {"pairs": ordered})
+def is_digest(name: str) -> bool:
+    """Whether a name is the SHA-256 of a file instead of an id."""
+    return re.fullmatch(r"[0-9a-f]{64}", name) is not None
+
+
+def content_of(root: DataRoot, name: str) -> str:
+    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
+
+    Raises DataError for anything else.
+    """
+    if is_digest(name):
+        return name
+    rows = manifest_table(root).filter(pc.field("video_id") == name).to_pylist()
+    if rows:
+        metadata = CollectionMetadata(root, {name: rows[-1]["shard"]}).of(name)
+        if metadata.path is None:
+            raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
+        return metadata.sha256
+    try:
+        return file_sha256(Path(name))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
+            "such as SOURCE/NAME.mp4, or a path"
+        ) from error
+
+
+def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:
+    root.write_json(PLACE, {"pairs": [asdict(marks[key]) for key in sorted(marks)]})
 
 
 def _key(one: str, other: str) -> tuple[str, str]:

@@ -1,10 +1,13 @@
-"""What a search answers: matches with their segments and how much of both videos they cover, also as tables.
+"""What is asked, the part of a video or a picture, and what a search answers: matches with their segments and how much of
+both videos they cover, also as tables.
 
 A table has a row per matching segment, with the column names of VSC2022's `matches.csv` first.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hapvr.scorer.segments import Segment
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.scorer.segments import FrameTimes, Segment
+from hapvr.scorer.videos import SampledFeatures
+
+MOMENT_S = 1.0
+"""How far before and after a moment the query goes that is named by one second."""
 
 SCHEMA = pa.schema(
     [
@@ -38,14 +46,76 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """Seconds of a query, from its first frame on. end_s: None for its end. Raises ArgumentError unless 0 <= start < end."""
+
+    start_s: float = 0.0
+    end_s: float | None = None
+
+    def __post_init__(self) -> None:
+        end = math.inf if self.end_s is None else self.end_s
+        if not (math.isfinite(self.start_s) and 0 <= self.start_s < end):
+            raise ArgumentError(f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to")
+
+    @staticmethod
+    def around(moment_s: float) -> Part:
+        """The second before and after a moment. Raises ArgumentError for one that is not finite, or long before 0."""
+        return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """A video or picture that can be searched for.
+
+    sha256: of the file, "" from a URL. video_id: of a video of the collection, else "".
+    """
+
+    name: str
+    features: SampledFeatures
+    sha256: str = ""
+    video_id: str = ""
+
+
+def thin(video: SampledFeatures, count: int) -> SampledFeatures:
+    """At most `count` of the frames, evenly apart, with their own times."""
+    if len(video.regions) <= count:
+        return video
+    rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
+    times = np.asarray(video.clock.times_s)[rows]
+    return SampledFeatures(video.regions[rows.tolist()], FrameTimes(tuple(times.tolist()), video.clock.duration_s))
+
+
+def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
+    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it has none.
+
+    fps: of the sampling; a frame stands for the 1 / fps seconds from its time on.
+    """
+    times = np.asarray(video.clock.times_s)
+    end = math.inf if part.end_s is None else part.end_s
+    rows = np.flatnonzero((times + 1 / fps > part.start_s) & (times < end))
+    if not len(rows):
+        last = times[-1] + 1 / fps if len(times) else 0.0
+        raise VideoError(
+            "no_frames",
+            f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
+        )
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    return SampledFeatures(video.regions[first:last], video.clock.part(first, last))
+
+
+def printable(text: str) -> str:
+    """A text that can be written as UTF-8: bytes of a file's name that are not are written as \\xNN, as in `text_of_path`."""
+    return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Match:
     """A video of the collection that may show footage of the query.
 
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. votes: of the shortlist, 0 if the whole video led to it. mark: "match" where somebody
-    marked the pair, else "".
+    no segments were looked for. mark: "match" where somebody marked the pair, else "".
     """
 
     query: str
@@ -56,7 +126,6 @@ class Match:
     segments: tuple[Segment, ...] = ()
     query_covered: float | None = None
     reference_covered: float | None = None
-    votes: float = 0.0
     mark: str = ""
 
     @property
@@ -71,7 +140,7 @@ class SearchAnswer:
 
     seconds: of the searched part of the query. prior: share of matches for which the probabilities hold. compared: how
     many videos were scored of those that the collection has. warnings: what speaks against believing the answer.
-    timings_s: where the time went. error: why there is no answer; empty if there is one.
+    error: why there is no answer; empty if there is one.
     """
 
     query: str
@@ -81,7 +150,6 @@ class SearchAnswer:
     compared: int = 0
     videos: int = 0
     warnings: tuple[str, ...] = ()
-    timings_s: dict[str, float]
     error: str = ""
 
 
@@ -121,8 +189,31 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
         if answer.error:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
-            rows += _rows(match)
-    return pa.Table.from_pylist([{"error": ""} | row for row in rows], schema=SCHEMA)
+            pair = {
+                "query_id": match.query,
+                "ref_id": match.reference,
+                "score": match.similarity,
+                "rank": match.rank,
+                "similarity": match.similarity,
+                "probability": match.probability,
+                "query_covered": match.query_covered,
+                "ref_covered": match.reference_covered,
+                "mark": match.mark,
+                "error": "",
+            }
+            rows += [
+                pair
+                | {
+                    "query_start": segment.query_start_s,
+                    "query_end": segment.query_end_s,
+                    "ref_start": segment.reference_start_s,
+                    "ref_end": segment.reference_end_s,
+                    "score": segment.score,
+                    "offset": segment.reference_start_s - segment.query_start_s,
+                }
+                for segment in match.segments
+            ] or [pair]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
@@ -132,29 +223,3 @@ def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
         matches = [asdict(match) | {"offset_s": match.offset_s} for match in answer.matches]
         values.append(asdict(answer) | {"matches": matches})
     return values
-
-
-def _rows(match: Match) -> list[dict[str, Any]]:
-    pair = {
-        "query_id": match.query,
-        "ref_id": match.reference,
-        "score": match.similarity,
-        "rank": match.rank,
-        "similarity": match.similarity,
-        "probability": match.probability,
-        "query_covered": match.query_covered,
-        "ref_covered": match.reference_covered,
-        "mark": match.mark,
-    }
-    return [
-        pair
-        | {
-            "query_start": segment.query_start_s,
-            "query_end": segment.query_end_s,
-            "ref_start": segment.reference_start_s,
-            "ref_end": segment.reference_end_s,
-            "score": segment.score,
-            "offset": segment.reference_start_s - segment.query_start_s,
-        }
-        for segment in match.segments
-    ] or [pair]

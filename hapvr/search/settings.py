@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hapvr.scorer.settings import ScoresDtype
-from hapvr.settings import Rate, Settings
+from hapvr.settings import Settings
 
 
 class IndexSettings(Settings):
@@ -34,28 +34,12 @@ class IndexSettings(Settings):
     cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
         default=2**30, description="memory for parts of the index that were read"
     )
-    min_recall: Rate = Field(
-        default=0.9,
-        description="part of their exact nearest neighbours that must be found; an index below does not serve",
-    )
-
-
-class DuplicateSettings(Settings):
-    """Which pairs count as duplicates."""
-
-    min_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
-        default=0.9, description="pairs below it are stored, but neither shown nor grouped"
-    )
 
 
 class SearchSettings(Settings):
     """Search over the collection."""
 
     index: IndexSettings = IndexSettings()
-    duplicates: DuplicateSettings = DuplicateSettings()
-    keep_models: Annotated[int, Field(ge=0)] = Field(
-        default=1, description="models before the current one whose indexes are kept for a rollback"
-    )
     candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100, description="videos that the network compares with a query"
     )
@@ -64,21 +48,6 @@ class SearchSettings(Settings):
         description="in which the network compares videos; bfloat16 needs torch, is faster on processors with its "
         "instructions, and rounds similarities",
     )
-    video_candidates: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        default=33, description="videos that are asked for by their mean over time; votes fill the other places"
-    )
-    query_frames: Annotated[int, Field(ge=1)] = Field(
-        default=120, description="frames of a query that are looked up; those of a longer one are spread evenly"
-    )
-    frame_hits: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=100, description="nearest frames that a frame of the query gets from the index"
-    )
-    max_frozen_similarity: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.999,
-        description="cosine with the last frame that can be found; a frame above it stands still and is not indexed",
-    )
-    region_frames: Annotated[int, Field(ge=0)] = Field(
-        default=12,
-        description="frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos "
-        "that fill only a part of the picture",
+    min_duplicate_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        default=0.9, description="pairs of duplicates below it are stored, but neither shown nor grouped"
     )

@@ -111,12 +111,11 @@ class VectorTable:
         with self._naming_damage():
             return self._next(lance.write_dataset(rows, self._dataset, mode="append"), before)
 
-    def delete(self, column: str, values: Sequence[str]) -> VectorTable:
-        """The next version, without the rows that have one of these values."""
-        listed = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-        before = self.version
+    def delete(self, column: str, value: str) -> VectorTable:
+        """The next version, without the rows that have this value."""
+        before, quoted = self.version, value.replace("'", "''")
         with self._naming_damage():
-            self._dataset.delete(f"{column} IN ({listed})")
+            self._dataset.delete(f"{column} = '{quoted}'")
             return self._next(self._dataset, before)
 
     def nearest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -10,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hapvr.errors import HapvrError, VideoError
-from hapvr.search.collection import VideoMetadata
-from hapvr.search.current import CURRENT, current_index
+from hapvr.errors import DataError, HapvrError, VideoError
+from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.marks import read_marks
 from hapvr.steps.pictures import StoredPictures
 from hapvr.steps.project import Project
@@ -27,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class OpenIndex:
-    """One version of the index. state: digest of what says which version that is."""
+    """One version of the index. state: says which version that is."""
 
     project: Project
     searcher: Searcher
@@ -104,49 +102,35 @@ class Collection:
         self.problem: HapvrError | None = None
         """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
-        self._verified: set[str] = set()
 
     def current(self) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
 
         While a changed index is being opened, others go on with the one before.
         """
-        known = self._open
-        if known is not None and time.monotonic() - self._looked_s < REFRESH_S:
-            return known
-        if not self._opening.acquire(blocking=known is None):
-            assert known is not None
-            return known
-        try:
-            return self._look()
-        finally:
-            self._opening.release()
+        if self._opening.acquire(blocking=self._open is None):
+            try:
+                if time.monotonic() - self._looked_s >= REFRESH_S:
+                    self._look()
+            finally:
+                self._opening.release()
+        if self._open is None:
+            raise self.problem or DataError("search: the index could not be opened; the log of the service says why")
+        return self._open
 
-    def _look(self) -> OpenIndex:
-        if self._open is None and self.problem is not None and time.monotonic() - self._looked_s < REFRESH_S:
-            raise self.problem
+    def _look(self) -> None:
+        root = self.project.root
         try:
-            state = self._state()
+            current = current_index(root)
+            state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
-                self._open.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()
             self.problem = None
         except HapvrError as error:
+            if str(error) != str(self.problem):
+                _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
             self.problem = error
-            if self._open is None:
-                raise
-            _LOG.warning("the index was changed and cannot be opened; the one before answers: %s", error)
-        finally:
-            self._looked_s = time.monotonic()
-        return self._open
-
-    def _state(self) -> str:
-        root = self.project.root
-        digest = hashlib.sha256()
-        for name in (CURRENT, f"{current_index(root).place}/index.json"):
-            with root.open(name) as file:
-                digest.update(file.read())
-        return digest.hexdigest()
+        self._looked_s = time.monotonic()

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_copies
-from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.serving.collection import OpenIndex
+from hapvr.serving.collection import REFRESH_S, OpenIndex
 from hapvr.serving.requests import DuplicateFilter
 from hapvr.steps.duplicates import (
     LEAST_PROBABILITY,
-    MARKED_PLACE,
-    PAIRS_STAGE,
     duplicate_pairs,
     outdated_duplicates,
 )
@@ -29,29 +27,30 @@ _CURSOR = TypeAdapter(Key)
 
 
 class StoredDuplicates:
-    """All stored pairs, those that are marked as no match too. They are read again when something has changed."""
+    """All stored pairs, those that are marked as no match too. They are read again after a while, and after a mark."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._state: object = None
+        self._index: OpenIndex | None = None
+        self._read_s = -float("inf")
         self._pairs: list[DuplicatePair] = []
         self._searched: set[str] = set()
 
     def read(self, index: OpenIndex) -> tuple[list[DuplicatePair], set[str]]:
         """The pairs, and the shards whose videos were searched for as they are now. Raises DamagedError."""
-        root = index.project.root
         with self._guard:
-            places = [f"{PAIRS_STAGE}/{key}/rows.parquet" for key in root.list_folders(PAIRS_STAGE)]
-            files = root.filesystem.get_file_info([root.path(name) for name in (*places, MARKED_PLACE)])
-            marks = root.sha256(MARKS_PLACE) if root.exists(MARKS_PLACE) else ""
-            state = (index.state, marks, [(file.path, file.size, file.mtime_ns) for file in files])
-            if state != self._state:
+            if index is not self._index or time.monotonic() - self._read_s >= REFRESH_S:
                 self._pairs = duplicate_pairs(
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
                 )
                 missing = outdated_duplicates(index.project).uncompared
-                self._searched, self._state = set(index.searcher.collection.shards()) - missing.keys(), state
+                self._searched = set(index.searcher.collection.shards()) - missing.keys()
+                self._index, self._read_s = index, time.monotonic()
             return self._pairs, self._searched
+
+    def forget(self) -> None:
+        """Read them again: a pair was marked."""
+        self._read_s = -float("inf")
 
 
 def listed(
@@ -122,22 +121,6 @@ def _row(kind: str, group: str, members: list[dict[str, Any]], name: str) -> tup
         differing.append("duration_s")
     value = {"kind": kind, "group": group, "probability": probability, "differing": differing, "members": members}
     return (KINDS.index(kind), -len(members), -probability, name), value
-
-
-def matches_of(pairs: Iterable[DuplicatePair], video_id: str) -> list[dict[str, Any]]:
-    """The pairs of one video, seen from it, the most probable first."""
-    rows = [
-        {
-            "reference": pair.second if pair.first == video_id else pair.first,
-            "kind": pair.kind,
-            "similarity": pair.similarity,
-            "probability": pair.probability,
-            **_seen_from(pair, video_id),
-        }
-        for pair in pairs
-        if video_id in (pair.first, pair.second)
-    ]
-    return sorted(rows, key=lambda row: (-row["probability"], -row["similarity"], row["reference"]))
 
 
 def _seen_from(pair: DuplicatePair, video_id: str) -> dict[str, Any]:

@@ -1,22 +1,40 @@
-"""What is asked for, as JSON or in the address, checked."""
+"""What clients send: values that are checked, bodies bounded in size and time, files in a folder that no crash leaves behind."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Literal
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.duplicates import Kind
-from hapvr.search.query import Part
+from hapvr.search.match import Part
+from hapvr.serving.refusals import Refusal
 from hapvr.steps.duplicates import LEAST_PROBABILITY
 from hapvr.steps.searcher import SearchOptions
 
+PREFIX = "hapvr-uploads-"
+LOCK = "in-use.lock"
 MAX_TOP = 10_000
+MAX_JSON_BYTES = 2**16
+JSON_TIMEOUT_S = 20.0
+UPLOAD_TIMEOUT_S = 600.0
 
 Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
 
@@ -28,37 +46,31 @@ class _Request(BaseModel):
 class QueryOptions(_Request):
     """How to search, with the meanings of `hapvr search`."""
 
-    top: Annotated[int, Field(ge=1, le=MAX_TOP)] = DEFAULT_TOP
-    from_: Annotated[Seconds | None, Field(alias="from")] = None
-    to: Seconds | None = None
-    at: Seconds | None = None
-    min_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
-    prior: Annotated[float | None, Field(gt=0, lt=1)] = None
+    top: Annotated[int, Field(le=MAX_TOP)] = DEFAULT_TOP
+    from_: Annotated[float | None, Field(alias="from")] = None
+    to: float | None = None
+    at: float | None = None
+    min_probability: float = 0.0
+    prior: float | None = None
     folder: Name = ""
     segments: bool = True
 
-    def part(self) -> Part | None:
-        """Which part of the query is meant; None: all of it. Raises ValueError for one that ends before it begins."""
+    def options(self) -> SearchOptions:
+        """Raises ArgumentError, which is a ValueError, for values out of range."""
+        part = None
         if self.at is not None:
-            return Part.around(self.at)
-        return None if self.from_ is None and self.to is None else Part(start_s=self.from_ or 0.0, end_s=self.to)
+            part = Part.around(self.at)
+        elif self.from_ is not None or self.to is not None:
+            part = Part(start_s=self.from_ or 0.0, end_s=self.to)
+        names = ("top", "min_probability", "prior", "folder", "segments")
+        return SearchOptions(part=part, **self.model_dump(include=set(names)))
 
     @model_validator(mode="after")
-    def _check_part(self) -> QueryOptions:
+    def _check(self) -> QueryOptions:
         if self.at is not None and (self.from_, self.to) != (None, None):
             raise ValueError("at and from/to: wanted one of the two")
-        self.part()
+        self.options()
         return self
-
-    def wanted(self) -> SearchOptions:
-        return SearchOptions(
-            top=self.top,
-            part=self.part(),
-            min_probability=self.min_probability,
-            prior=self.prior,
-            folder=self.folder,
-            segments=self.segments,
-        )
 
 
 class UploadSearch(QueryOptions):
@@ -71,7 +83,7 @@ class NamedSearch(QueryOptions):
     """One of path (a file or still picture of this machine), url, and id (of a video of the collection)."""
 
     path: SomeName | None = None
-    url: Annotated[SomeName | None, Field(pattern="^https?://")] = None
+    url: SomeName | None = None
     id: SomeName | None = None
 
     @property
@@ -82,8 +94,6 @@ class NamedSearch(QueryOptions):
     def _check_query(self) -> NamedSearch:
         if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
             raise ValueError("wanted one of path, url and id, or a file as the body of the request")
-        if "://" in (self.path or ""):
-            raise ValueError("a path is not a URL; name it as url")
         return self
 
 
@@ -124,3 +134,84 @@ class DuplicateFilter(_Request):
     min_probability: Annotated[float, Field(ge=LEAST_PROBABILITY, le=1)] = 0.9
     limit: Count = 50
     cursor: Annotated[str, Field(max_length=20_000)] = ""
+
+
+class BoundedBody:
+    """Middleware that refuses bodies that are too large or arrive too slowly: JSON within MAX_JSON_BYTES and JSON_TIMEOUT_S,
+    files within max_bytes and UPLOAD_TIMEOUT_S."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        is_file = scope["method"] == "POST" and not is_json(headers)
+        most, limit_s = (self.max_bytes, UPLOAD_TIMEOUT_S) if is_file else (MAX_JSON_BYTES, JSON_TIMEOUT_S)
+        end_s, declared = asyncio.get_running_loop().time() + limit_s, int(headers.get("content-length", 0))
+        size, arrived = 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, arrived
+            if arrived:  # what follows is that the client goes away
+                return await receive()
+            message: Message = {}
+            if declared <= most:
+                try:
+                    async with asyncio.timeout_at(end_s):
+                        message = await receive()
+                except TimeoutError:
+                    raise Refusal(408, "upload_timeout", f"request: its body takes longer than {limit_s:g} s") from None
+            size, arrived = size + len(message.get("body", b"")), not message.get("more_body", False)
+            if max(declared, size) > most:
+                key = "; see serving.max_bytes" if is_file else ""
+                raise Refusal(413, "too_large", f"request: its body has more than {most} bytes{key}")
+            return message
+
+        await self.app(scope, bounded, send)
+
+
+def is_json(headers: Headers) -> bool:
+    """Whether a request says that its body is JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+@contextmanager
+def upload_folder() -> Iterator[Path]:
+    """A folder for this service's uploads, which is removed at the end; those of services that were killed are removed first.
+
+    A lock in the folder says that its service lives; the system releases it however the service ends.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(Timeout, OSError):
+            if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():
+                with FileLock(old / LOCK, timeout=0):
+                    shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
+        yield Path(folder)
+
+
+def shown_name(name: str) -> str:
+    """The last part of a name, without control characters."""
+    last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return "".join(letter for letter in last if letter.isprintable())[:200] or "query"
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a file's name if it is a short word, otherwise ""."""
+    suffix = Path(name).suffix
+    return suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,8}", suffix) else ""
+
+
+async def receive(request: Request, path: Path) -> None:
+    """Write the body of a request to a file. Raises Refusal, and ClientDisconnect where the sender goes away."""
+    try:
+        with path.open("xb") as file:
+            async for chunk in request.stream():
+                await run_in_threadpool(file.write, chunk)
+    except OSError as error:
+        sentence = f"upload: it cannot be stored ({error.strerror}); free some space for temporary files"
+        raise Refusal(507, "disk_full", sentence) from error

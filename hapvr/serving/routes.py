@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import secrets
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,15 +19,15 @@ from starlette.responses import FileResponse, JSONResponse
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.scorer.access import Access, access_from_environment, limits_from_environment
-from hapvr.scorer.deadline import Deadline
-from hapvr.search import query as search_query
-from hapvr.search.current import current_index
-from hapvr.search.marks import mark_pair, read_marks, unmark_pair
+from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
+from hapvr.search.collection import current_index
+from hapvr.search.marks import is_digest, read_marks, unmark
+from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
+from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
 from hapvr.serving.collection import Collection, OpenIndex
-from hapvr.serving.duplicate_list import StoredDuplicates, after, listed, matches_of
+from hapvr.serving.duplicate_list import StoredDuplicates, after, listed
 from hapvr.serving.jobs import Job, SearchJobs
 from hapvr.serving.refusals import Refusal, describe, without_paths
 from hapvr.serving.requests import (
@@ -37,9 +39,11 @@ from hapvr.serving.requests import (
     Offset,
     PairOfVideos,
     UploadSearch,
+    is_json,
+    receive,
+    shown_name,
+    suffix_of,
 )
-from hapvr.serving.uploads import is_json, receive, shown_name, temporary_file
-from hapvr.steps.marking import is_digest
 from hapvr.steps.project import Project
 
 READS_AT_ONCE = 4
@@ -70,7 +74,7 @@ class Service:
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
-        self.jobs = SearchJobs(at_once=project.config.service.searches_at_once)
+        self.jobs = SearchJobs()
         self.duplicates = StoredDuplicates()
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
@@ -109,10 +113,27 @@ IndexOf = Annotated[OpenIndex, Depends(index_of)]
 @router.post("/search")
 async def search(request: Request, service: ServiceOf) -> Response:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
-    if is_json(request.headers):
-        job = _begin_named(service, NamedSearch.model_validate_json(await request.body()))
-    else:
-        job = await _begin_upload(request, service, UploadSearch.model_validate(dict(request.query_params)))
+    with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
+        if is_json(request.headers):
+            named = NamedSearch.model_validate_json(await request.body())
+            job, options = Job(named.query, video_id=named.id or ""), named.options()
+            read = partial(_read_named, service, named)
+            held.enter_context(service.jobs.place())
+        else:
+            sent = UploadSearch.model_validate(dict(request.query_params))
+            job, options = Job(shown_name(sent.name)), sent.options()
+            path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
+            read = partial(_read_upload, service, path)
+            held.enter_context(service.jobs.place())
+            held.callback(path.unlink, missing_ok=True)
+            await receive(request, path)
+
+        def work(job: Job) -> SearchAnswer:
+            index = service.collection.current()
+            job.query = read(index, job)
+            return index.searcher.answer(job.query, options, deadline=job.deadline)
+
+        service.jobs.start(job, work, release=held.pop_all().close)
     await _ended(job, ANSWER_WITHIN_S)
     if job.status == "failed" and job.error is not None:
         raise job.error
@@ -121,43 +142,19 @@ async def search(request: Request, service: ServiceOf) -> Response:
     return JSONResponse(service.shown(job), 200 if done else 202, headers=headers)
 
 
-def _begin_named(service: Service, asked: NamedSearch) -> Job:
-    def work(job: Job) -> SearchAnswer:
-        index = service.collection.current()
-        if asked.id is not None:
-            index.check(asked.id)
-            job.query = index.searcher.read_id(asked.id)
-        else:
-            job.query = index.searcher.read(
-                asked.query, access=service.access, limits=service.limits, deadline=job.deadline
-            )
-        return index.searcher.answer(job.query, wanted, deadline=job.deadline)
-
-    wanted, job = asked.wanted(), Job(asked.query, video_id=asked.id or "")
-    with ExitStack() as held:
-        held.enter_context(service.jobs.place())
-        service.jobs.start(job, work, release=held.pop_all().close)
-    return job
+def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
+    if asked.id is not None:
+        index.check(asked.id)
+        return index.searcher.read_id(asked.id)
+    return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
 
 
-async def _begin_upload(request: Request, service: Service, asked: UploadSearch) -> Job:
-    def work(job: Job) -> SearchAnswer:
-        searcher = service.collection.current().searcher
-        try:
-            job.query = searcher.read(path, name=name, access=Access(), limits=service.limits, deadline=job.deadline)
-        except VideoError as error:  # with the sender's name of the file instead of its temporary place
-            said = str(error).replace(str(path), name).replace(path.name, name)
-            raise VideoError(error.reason, said) from error
-        return searcher.answer(job.query, wanted, deadline=job.deadline)
-
-    wanted, name = asked.wanted(), shown_name(asked.name)
-    job = Job(name)
-    with ExitStack() as held:  # the place while the file arrives; file and place until the search has ended
-        held.enter_context(service.jobs.place())
-        path = held.enter_context(temporary_file(service.uploads, name))
-        await receive(request, path, name=name)
-        service.jobs.start(job, work, release=held.pop_all().close)
-    return job
+def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> SearchQuery:
+    try:
+        return index.searcher.read(path, name=job.name, limits=service.limits, deadline=job.deadline)
+    except VideoError as error:  # with the sender's name of the file instead of its temporary place
+        said = str(error).replace(str(path), job.name).replace(path.name, job.name)
+        raise VideoError(error.reason, said) from error
 
 
 @router.get("/jobs/{job_id}")
@@ -172,7 +169,7 @@ async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(al
 async def cancel(service: ServiceOf, job_id: str) -> Any:
     """End a search that nobody waits for any more."""
     found = service.jobs.get(job_id)
-    service.jobs.cancel(found)
+    found.cancel()
     return service.shown(found)
 
 
@@ -221,23 +218,6 @@ def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offse
     """Videos whose id contains some letters, in order."""
     found = [video_id for video_id in index.video_ids if contains.casefold() in video_id.casefold()]
     return {"total": len(found), "videos": [index.video_row(one) for one in found[offset : offset + limit]]}
-
-
-@router.get("/videos/{video_id:path}/matches")
-def matches(
-    service: ServiceOf,
-    index: IndexOf,
-    video_id: str,
-    limit: Count = 100,
-    offset: Offset = 0,
-    rejected: bool = False,
-) -> Any:
-    """What is known of one video without a search: its pairs of `hapvr duplicates`. rejected: those marked as no match too."""
-    index.check(video_id)
-    pairs, searched = service.duplicates.read(index)
-    rows = matches_of((pair for pair in pairs if rejected or pair.mark != "not_a_match"), video_id)
-    shown = rows[offset : offset + limit]
-    return {"total": len(rows), "searched": index.searcher.collection.shard_of[video_id] in searched, "matches": shown}
 
 
 @router.get("/videos/{video_id:path}")
@@ -328,46 +308,43 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
         first, name = digest(asked.query), asked.query
     else:
         job = service.jobs.get(asked.job or "")
-        first, name = job.sha256, job.name
+        first, name = "" if job.query is None else job.query.sha256, job.name
         if not first:
             raise ArgumentError(
                 "pairs: the query of this search has no file that a mark could be kept for; fetch it first"
             )
     second, root = digest(asked.reference), service.project.root
+    service.duplicates.forget()
     if asked.mark is None:
-        gone = unmark_pair(root, first, second)
+        gone = unmark(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}
-    mark_pair(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
+    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
     return {"mark": asked.mark}
 
 
 @router.get("/pairs/matrix")
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
-    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference."""
-    found = await _matrix(service, index, pair)
+    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
+    people said of the pair."""
+    for video_id in filter(None, (pair.query, pair.reference)):
+        index.check(video_id)
+    job = service.jobs.get(pair.job) if pair.job is not None else None
+    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+
+    def compared() -> tuple[FrameMatrix, str]:
+        query = index.searcher.read_id(pair.query or "") if job is None else job.query
+        if query is None:
+            raise Refusal(410, "gone", "pairs: the query of this search could not be read; search again")
+        verdict = read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
+        found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
+        return found, verdict or ""
+
+    found, verdict = await anyio.to_thread.run_sync(compared, limiter=service.reading)
     return {
         "query_times_s": found.query_times_s,
         "reference_times_s": found.reference_times_s,
         "threshold": found.threshold,
         "segments": [asdict(segment) for segment in found.segments],
         "values": np.round(found.values, 3).tolist(),
+        "mark": verdict,
     }
-
-
-async def _matrix(service: Service, index: OpenIndex, pair: PairOfVideos) -> FrameMatrix:
-    index.check(pair.reference)
-    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
-
-    def query() -> search_query.Query:
-        if pair.query is not None:
-            index.check(pair.query)
-            return index.searcher.read_id(pair.query)
-        found = service.jobs.get(pair.job or "").query
-        if found is None:
-            raise Refusal(410, "gone", "pairs: the query of this search is not kept any more; search again")
-        return found
-
-    def compared() -> FrameMatrix:
-        return index.searcher.matrix(query(), pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
-
-    return await anyio.to_thread.run_sync(compared, limiter=service.reading)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
@@ -20,10 +19,9 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.uploads import BoundedBody, upload_folder
+from hapvr.serving.requests import BoundedBody, upload_folder
 from hapvr.steps.project import Project
 
-_LOG = logging.getLogger(__name__)
 DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
 IDLE_S = 15
@@ -76,27 +74,22 @@ class Connection(H11Protocol):
             self.timeout_keep_alive_handler()
 
 
-def create_app(
-    project: Project, *, any_host: bool = False, model: str | None = None, ready: Callable[[], None] = lambda: None
-) -> FastAPI:
+def create_app(project: Project, *, any_host: bool = False, model: str | None = None) -> FastAPI:
     """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
-    `Searcher.open` takes it. ready: called when it starts.
+    `Searcher.open` takes it.
 
     Raises ConfigError for wrong values of the environment.
     """
     service = routes.Service(project, model=model)
 
     def open_index() -> None:
-        try:
+        with suppress(HapvrError):  # which GET /index and every search say
             service.collection.current()
-        except HapvrError as error:  # GET /index and every search say so, too
-            _LOG.warning("nothing can be searched yet: %s", error)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
         with upload_folder() as service.uploads:
-            ready()
             yield
             service.jobs.close()
 
@@ -119,7 +112,7 @@ def create_app(
 
 
 class Server:
-    """A server that listens, and answers once `run` is called."""
+    """A server that listens; what is asked before `run` waits for it."""
 
     def __init__(
         self, project: Project, *, host: str, port: int, allow_remote: bool = False, model: str | None = None
@@ -133,8 +126,7 @@ class Server:
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, or add --allow-remote and put a proxy with a login before it"
             )
-        self._ready: Callable[[], None] = lambda: None
-        self.app = create_app(project, any_host=allow_remote, model=model, ready=lambda: self._ready())
+        self.app = create_app(project, any_host=allow_remote, model=model)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)
@@ -158,9 +150,8 @@ class Server:
         )
         self._server = uvicorn.Server(config)
 
-    def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGINT or SIGTERM. ready: called once it is about to answer; connections wait from then on."""
-        self._ready = ready
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM."""
         with suppress(KeyboardInterrupt):  # uvicorn ends well by it, and raises it again
             self._server.run(sockets=[self._socket])
 

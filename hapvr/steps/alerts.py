@@ -6,24 +6,26 @@ watch/outbox.db     SQLite: a row per message, forever: its id, its text, how of
 from __future__ import annotations
 
 import http.client
-import math
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hapvr.config import WebhookConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.steps.project import Project
 
 OUTBOX_PLACE = "watch/outbox.db"
-MAX_DOUBLINGS = 60
-"""Limit on doublings of the wait, so that it stays a finite number however long a server is down."""
+TIMEOUT_S = 10.0
+"""For one message, from the name of the server to the last header of its answer."""
+RETRY_WAIT_S = 30.0
+"""Before the second attempt; it doubles with each."""
+MAX_WAIT_S = 3600.0
+"""Longest wait between two attempts."""
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
@@ -56,16 +58,14 @@ class AlertOutbox:
             database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
             return database.total_changes - before
 
-    def due(self, now_s: float, *, max_wait_s: float = math.inf) -> list[Alert]:
-        """Undelivered messages whose wait is over, the oldest first.
-
-        max_wait_s: no wait is longer; a message that is due later than that was put off before the clock was set back.
-        """
+    def due(self, now_s: float) -> list[Alert]:
+        """Undelivered messages whose wait is over, the oldest first; also those that are due later than any wait is long,
+        which were put off before the clock was set back."""
         with self._open() as database:
             rows = database.execute(
                 "SELECT id, body, attempts FROM messages WHERE delivered_s IS NULL AND "
                 "(next_s <= ? OR next_s > ?) ORDER BY number",
-                (now_s, now_s + max_wait_s),
+                (now_s, now_s + MAX_WAIT_S),
             ).fetchall()
         return [Alert(*row) for row in rows]
 
@@ -98,14 +98,11 @@ class AlertOutbox:
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on the disk when the block ends."""
         try:
-            database = sqlite3.connect(self._path, timeout=60)
-            try:
+            with closing(sqlite3.connect(self._path, timeout=60)) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 with database:
                     database.execute(_TABLE)
                     yield database
-            finally:
-                database.close()
         except sqlite3.DatabaseError as error:
             raise DamagedError(
                 f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
@@ -134,12 +131,12 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
         return Delivery(0, 0)
     outbox, number, problem, began = AlertOutbox(project.root), 0, "", time.monotonic()
     with project.root.lock("watch-outbox"):
-        for message in outbox.due(time.time(), max_wait_s=webhook.max_wait_s):
+        for message in outbox.due(time.time()):
             if time.monotonic() - began > limit_s:
                 break
-            problem = _post(webhook, message)
+            problem = _post(webhook.url, message)
             if problem:
-                wait_s = min(webhook.retry_wait_s * 2.0 ** min(message.attempts, MAX_DOUBLINGS), webhook.max_wait_s)
+                wait_s = MAX_WAIT_S if message.attempts > 60 else min(RETRY_WAIT_S * 2**message.attempts, MAX_WAIT_S)
                 outbox.failed(message.id, problem, next_s=time.time() + wait_s)
                 break
             outbox.delivered(message.id, time.time())
@@ -147,39 +144,35 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     return Delivery(number, outbox.counts()[1], problem)
 
 
-def _post(webhook: WebhookConfig, message: Alert) -> str:
-    """Why the message was not taken; empty if it was. The whole exchange, from the name of the server to the last header of
-    its answer, has `timeout_s`: what comes byte by byte, or is put off by `100 Continue` forever, is given up."""
+def _post(url: str, message: Alert) -> str:
+    """Why the message was not taken; empty if it was. The whole exchange has TIMEOUT_S: what comes byte by byte, or is put
+    off by `100 Continue` forever, is given up."""
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
-    exchange = threading.Thread(
-        target=lambda: ended.append(_exchange(webhook, message, opened)), name="webhook", daemon=True
-    )
+    exchange = threading.Thread(target=lambda: ended.append(_exchange(url, message, opened)), daemon=True)
     exchange.start()
-    exchange.join(webhook.timeout_s)
+    exchange.join(TIMEOUT_S)
     if ended:
         return ended[0]
     for connection in opened:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"{webhook.url} cannot be reached (no answer within {webhook.timeout_s:g} s)"
+    return f"{url} cannot be reached (no answer within {TIMEOUT_S:g} s)"
 
 
-def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
+def _exchange(url: str, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
     """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
     try:
-        url = urlsplit(webhook.url)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        connection = kind(url.hostname or "", url.port, timeout=webhook.timeout_s)
+        parts = urlsplit(url)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         opened.append(connection)
         headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
-        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        try:
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        with closing(connection):
             connection.request("POST", target, body=message.body.encode(), headers=headers)
             status = connection.getresponse().status
-        finally:
-            connection.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"{webhook.url} cannot be reached ({error})"
-    return "" if 200 <= status < 300 else f"{webhook.url} answered {status}"
+        return f"{url} cannot be reached ({error})"
+    return "" if 200 <= status < 300 else f"{url} answered {status}"

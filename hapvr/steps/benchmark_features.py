@@ -1,19 +1,31 @@
-"""Stored features under the ids of a benchmark."""
+"""Stored features under the ids of a benchmark; retrieval on the validation benchmark during training, never on a test set."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import polars as pl
+import torch
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.protocol import EvaluationResult, evaluate
+from hapvr.benchmark.scoring import score_benchmark
+from hapvr.config import EvaluationConfig
 from hapvr.data.features import STAGE, FeatureStore
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import read_manifest, source_of
 from hapvr.data.shards import Shard
-from hapvr.errors import DataError
+from hapvr.errors import ConfigError, DataError
+from hapvr.model.family import VideoNetwork
 from hapvr.seeding import numpy_rng
+from hapvr.steps.project import Project
+from hapvr.steps.sources import benchmark_folder
+from hapvr.tables import read_frame
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 
@@ -87,7 +99,7 @@ def background_features(
     Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
     benchmark's.
     """
-    keys = sorted(key for key in root.list_folders(STAGE) if key.rpartition("-")[0] == source)
+    keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     if not keys:
         raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
     available = FeatureStore(root, keys).available()
@@ -105,3 +117,59 @@ def own_names(stored_id: str) -> Iterator[str]:
         yield candidate
         if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
             yield candidate[: -len(PurePosixPath(candidate).suffix)]
+
+
+class Validator:
+    """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
+
+    def __init__(self, project: Project, name: str, device: str) -> None:
+        """name: of the benchmark."""
+        self._definition, self._features = open_benchmark(project, name)
+        self._evaluation = project.config.evaluation
+        self._device = device
+
+    def __call__(self, network: VideoNetwork) -> dict[str, float]:
+        scores = score_stored(network, self._definition, self._features, self._device)
+        result = evaluate(self._definition, scores, policy="strict", available=frozenset(self._features.available()))
+        return {"mean": target_mean(result, self._evaluation), **{task.task: task.value for task in result.tasks}}
+
+
+def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:
+    """A benchmark that a source of the project made, or that ships."""
+    return load_definition(str(benchmark_folder(project, name) or name))
+
+
+def open_benchmark(project: Project, name: str) -> tuple[BenchmarkDefinition, BenchmarkFeatures]:
+    """A benchmark and the stored features of its videos."""
+    definition = project_benchmark(project, name)
+    return definition, BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+
+
+def score_stored(
+    network: VideoNetwork, definition: BenchmarkDefinition, features: BenchmarkFeatures, device: torch.device | str
+) -> pl.DataFrame:
+    """Similarities of all pairs of a benchmark: query_id, reference_id, similarity."""
+    with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        return read_frame(
+            score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
+        )
+
+
+def benchmark_shards(project: Project, name: str) -> list[str]:
+    """Shards whose features a benchmark reads: those of the source of that name, or all that are not for training."""
+    manifest = read_manifest(project.root)
+    own = manifest.filter(pl.col("source") == name)
+    chosen = own if len(own) else manifest.filter(pl.col("split") != "train")
+    return chosen["shard"].unique().sort().to_list()
+
+
+def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
+    """Mean of the target metrics that the benchmark has. Raises ConfigError if it has none of them."""
+    values = {task.task: task.value for task in result.tasks}
+    chosen = [values[name] for name in config.target_metrics if name in values]
+    if not chosen:
+        raise ConfigError(
+            f"evaluation.target_metrics: benchmark {result.benchmark} has none of {', '.join(config.target_metrics)}; "
+            f"it has {', '.join(values)}"
+        )
+    return sum(chosen) / len(chosen)

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.ranking import Floats
+from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition, Task
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
-from hapvr.benchmark.scoring import score_benchmark
-from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.steps.benchmark_features import (
+    BenchmarkFeatures,
+    open_benchmark,
+    project_benchmark,
+    score_stored,
+)
 from hapvr.steps.evaluation import stored_similarities
-from hapvr.steps.marks_benchmark import marked_pairs, score_marks, similarities_of_marks
+from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import benchmark_shards
-from hapvr.tables import read_frame
 
 FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""
@@ -64,14 +60,11 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     name = project.config.evaluation.validation
     if name is None:
         return ModelCalibration(None, None, "the configuration names no validation benchmark")
-    definition = load_definition(str(benchmark_folder(project, name) or name))
-    features = BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+    definition, features = open_benchmark(project, name)
     task = broadest_task(definition)
     network, _ = load_network(run.network_folder)
     device = choose_device(project.config.device)
-    with TemporaryDirectory(prefix="hapvr-calibration-") as folder:
-        path = score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
-        scores = read_frame(path)
+    scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
         return ModelCalibration(
@@ -79,13 +72,20 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
             None,
             f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
         )
-    said, marks = _marks(project, network, device)
+    marked = marked_pairs(project, tests=False)
+    used = marked.suffice(project)
+    if used:
+        marks, marks_features = marked.open(project)
+        said = score_stored(network, marks, marks_features, device)
+        more, more_others = relevant_and_irrelevant(marks, said, task=MARKS_TASK)
+        matches, others = np.concatenate([matches, more]), np.concatenate([others, more_others])
+    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
     calibration = fit_calibration(
-        np.concatenate([matches, said[0]]),
-        np.concatenate([others, said[1]]),
+        matches,
+        others,
         source={
             "benchmark": name,
-            "marks": marks,
+            "marks": counts,
             "task": task.name,
             "labels": sorted(task.positives),
             "shards": features.digests(),
@@ -96,20 +96,6 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     return ModelCalibration(calibration, reliability_figure(calibration), "")
 
 
-def _marks(
-    project: Project, network: VideoNetwork, device: torch.device
-) -> tuple[tuple[Floats, Floats], dict[str, int | bool]]:
-    """Similarities of marked matches and of other marked pairs, none where they are too few; and how many there are."""
-    marked = marked_pairs(project, tests=False)
-    used = marked.suffice(project)
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
-    if not used:
-        return (np.zeros(0), np.zeros(0)), counts
-    with TemporaryDirectory(prefix="hapvr-marks-") as folder:
-        scores = score_marks(network, project, marked, Path(folder) / "similarities.parquet", device=device)
-    return similarities_of_marks(marked, scores), counts
-
-
 def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
     """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on.
 
@@ -117,9 +103,9 @@ def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration
     """
     checks = []
     for name in project.config.evaluation.benchmarks:
-        definition = load_definition(str(benchmark_folder(project, name) or name))
         if name == calibration.source.get("benchmark"):
             continue
+        definition = project_benchmark(project, name)
         path = stored_similarities(run, definition.name)
         matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
         if len(matches) and len(others):

@@ -7,33 +7,30 @@ duplicate_groups/groups.parquet          groups of copies over all pairs (asset 
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
-
-import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
-from hapvr.search.current import CURRENT, CurrentIndex, current_index
+from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicates import (
     DuplicatePair,
     GroupMember,
     StoredPairs,
     best_of_each,
     group_copies,
+    group_rows,
     groups_fingerprint,
-    pair_rows,
     read_pairs,
-    write_groups,
     write_pairs,
+    write_rows,
 )
-from hapvr.search.fine import ScoredCandidate
-from hapvr.search.marks import Marks, read_marks
+from hapvr.search.engine import ScoredCandidate
+from hapvr.search.index import digest_of
+from hapvr.search.marks import read_marks
 from hapvr.search.match import coverage
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
@@ -127,20 +124,20 @@ def duplicate_pairs(
     ]
 
 
-def make_duplicate_groups(project: Project, searcher: Searcher, *, min_probability: float) -> list[GroupMember]:
-    """Groups of copies over all pairs, written to `duplicate_groups/groups.parquet`. No file is touched.
+def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMember]:
+    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
 
     Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match
     come into no group together.
     """
-    root, inputs = project.root, (searcher.current, searcher.indexed, min_probability)
-    if _stored_groups(root) == _groups_fingerprint(root, _group_inputs(root, *inputs)):
-        return _groups(project, searcher, min_probability)
+    root = project.root
+    if _stored_groups(root) == _groups_fingerprint(root, _group_inputs(project, searcher.current, searcher.indexed)):
+        return _groups(project, searcher)
     with root.lock("duplicate_groups"):
-        wanted = _group_inputs(root, *inputs)
+        inputs = _group_inputs(project, searcher.current, searcher.indexed)
         _compare_marked(project, searcher)
-        members = _groups(project, searcher, min_probability)
-        write_groups(root, GROUPS_PLACE, members, fingerprint=_groups_fingerprint(root, wanted))
+        members = _groups(project, searcher)
+        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=_groups_fingerprint(root, inputs))
     return members
 
 
@@ -150,34 +147,26 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     if not root.exists(CURRENT):
         return OutdatedDuplicates({}, "")
     current = current_index(root)
-    shards = current.open(root, project.config.search).status().shards
-    indexed = {key: entry.digest for key, entry in shards.items()}
+    indexed = current.shards(root)
     wanted = {key: search_fingerprint(PAIRS_STAGE, project, current, key, digest) for key, digest in indexed.items()}
     uncompared = {
-        key: _digest([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
+        key: digest_of([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
     }
-    least = project.config.search.duplicates.min_probability
-    groups = _groups_fingerprint(root, _group_inputs(root, current, indexed, least))
+    groups = _groups_fingerprint(root, _group_inputs(project, current, indexed))
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
-def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
-    """A row per pair, with its kind."""
-    pairs = list(pairs)
-    return pair_rows(pairs).append_column("kind", pa.array([pair.kind for pair in pairs], pa.string()))
-
-
-def _groups(project: Project, searcher: Searcher, min_probability: float) -> list[GroupMember]:
+def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     """The groups over the pairs that are stored."""
-    pairs = duplicate_pairs(project, searcher, min_probability=min_probability)
-    known = searcher.collection.metadata
-    metadata = {video_id: known.of(video_id) for pair in pairs for video_id in (pair.first, pair.second)}
+    least = project.config.search.min_duplicate_probability
+    pairs = duplicate_pairs(project, searcher, min_probability=least)
+    metadata = {one: searcher.collection.metadata.of(one) for pair in pairs for one in (pair.first, pair.second)}
     marks = read_marks(project.root)
-    return group_copies(
-        pairs,
-        metadata,
-        apart=lambda one, other: marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match",
-    )
+
+    def apart(one: str, other: str) -> bool:
+        return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
+
+    return group_copies(pairs, metadata, apart=apart)
 
 
 def _place(key: str) -> str:
@@ -197,19 +186,16 @@ def _fingerprint(root: DataRoot, place: str) -> str:
     return "" if stored is None else stored.fingerprint
 
 
-def _group_inputs(root: DataRoot, current: CurrentIndex, indexed: Mapping[str, str], min_probability: float) -> str:
+def _group_inputs(project: Project, current: CurrentIndex, indexed: Mapping[str, str]) -> str:
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
+    root, least = project.root, project.config.search.min_duplicate_probability
     keys = {key: _fingerprint(root, _place(key)) for key in root.list_folders(PAIRS_STAGE)}
-    return _digest([current.digest, dict(indexed), keys, read_marks(root).verdicts(), min_probability])
+    return digest_of([current.digest, dict(indexed), keys, read_marks(root).verdicts(), least])
 
 
 def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
     """The fingerprint of groups made from these inputs and the stored marked pairs."""
-    return _digest([inputs, _fingerprint(root, MARKED_PLACE)])
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return digest_of([inputs, _fingerprint(root, MARKED_PLACE)])
 
 
 def _stored_groups(root: DataRoot) -> str:
@@ -230,30 +216,23 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
     known = {(pair.first, pair.second): pair for pair in before.pairs} if before and before.network == network else {}
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     found = {(pair.first, pair.second) for pair in pairs}
-    made = []
-    for first, second in _marked_ids(read_marks(root), contents):
-        if (first, second) in known and _is_current(known[first, second], contents):
-            made.append(known[first, second])
-        elif (first, second) not in found:
-            made.append(_pair(first, *searcher.compare(first, second), searcher))
-    if made or before is not None:
-        fingerprint = _digest([asdict(pair) for pair in made])
-        write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
-
-
-def _marked_ids(marks: Marks, contents: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Pairs of ids, in order, of the contents that are marked as a match."""
-    ids = _ids_of(contents)
-    for mark in marks.rows():
+    ids, made = _ids_of(contents), []
+    for mark in read_marks(root).rows():
         if mark.verdict == "match":
             for one, other in product(ids.get(mark.first, ()), ids.get(mark.second, ())):
-                yield min(one, other), max(one, other)
+                pair = (min(one, other), max(one, other))
+                if pair in known and _is_current(known[pair], contents):
+                    made.append(known[pair])
+                elif pair not in found:
+                    made.append(_pair(pair[0], *searcher.compare(*pair), searcher))
+    if made or before is not None:
+        fingerprint = digest_of([asdict(pair) for pair in made])
+        write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
 
 
 def _contents(searcher: Searcher) -> dict[str, str]:
     """Video id -> SHA-256, of all that can be found."""
-    known = searcher.collection.metadata
-    return {video_id: known.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
+    return {video_id: searcher.collection.metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
 
 
 def _ids_of(contents: Mapping[str, str]) -> dict[str, list[str]]:
@@ -270,7 +249,8 @@ def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
 
 
 def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
-    covered = coverage(segments, query_s=searcher.seconds_of(query), reference_s=found.seconds)
+    seconds = searcher.collection.times(query)[-1] + 1 / searcher.scorer.sampling.fps
+    covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
     starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
     if found.video_id < query:
         covered, starts = covered[::-1], starts[::-1]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import partial
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from matplotlib.figure import Figure
-from PIL.Image import Image
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
+from hapvr.benchmark.protocol import EvaluationResult
+from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
     per_query_figure,
@@ -25,31 +24,33 @@ from hapvr.benchmark.report import (
     similarity_distribution_figure,
     similarity_matrix_figure,
 )
-from hapvr.benchmark.result import EvaluationResult
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
-from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import available_videos, read_availability
-from hapvr.errors import DataError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import BenchmarkFeatures, stored_ids
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, stored_ids, target_mean
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.sources import benchmark_folder
-from hapvr.steps.thumbnails import thumbnails
-from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
-from hapvr.steps.validation import benchmark_shards, target_mean
+from hapvr.steps.training import (
+    TrainingRun,
+    close_training,
+    prepare_training,
+    require_trained_on,
+    run_training,
+    tracker_of,
+)
 from hapvr.tables import read_frame, write_frame
-from hapvr.train.run_folder import read_record
+from hapvr.train.run_folder import read_history
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
 SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
-Pictures = Callable[..., dict[str, list[Image]]]
-"""`thumbnails` of one benchmark."""
+SEEDS_TAG = "hapvr.seeds"
+"""Tag of the MLflow runs of several seeds that are compared with each other."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,9 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
 
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
-    definition = load_definition(str(benchmark_folder(project, name) or name))
-    store = FeatureStore(project.root, benchmark_shards(project, name))
-    _refuse_other_features(run, store)
-    features = BenchmarkFeatures(store, definition)
+    definition, features = open_benchmark(project, name)
+    made = {part: features.settings[part] for part in ("backbone", "whitening")}
+    require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
@@ -87,7 +87,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     )
     files = {row: folder / file for row, file in SIMILARITIES.items()}
     results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
-    shown = partial(thumbnails, project, definition, list(store.digests()))
     scores = BenchmarkScores(
         run=run,
         folder=folder,
@@ -95,7 +94,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures={
             **_figures(definition, results, files[TRAINED]),
-            **_heat_maps(definition, trained, features, files[TRAINED], shown),
+            **_heat_maps(definition, trained, features, files[TRAINED]),
         },
         markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
         digest=definition_digest(definition),
@@ -123,13 +122,6 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 """A metric, which may be rounded."""
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class StoredTask(BaseModel, extra="allow"):
-    metric: str
-    num_queries: Count
-    num_relevant: Count
 
 
 class StoredResult(BaseModel, extra="allow"):
@@ -138,18 +130,13 @@ class StoredResult(BaseModel, extra="allow"):
     policy: str
     metrics: dict[str, Share]
     intervals: dict[str, tuple[Share, Share]]
-    tasks: dict[str, StoredTask]
+    tasks: dict[str, dict[str, Any]]
 
 
-class StoredDigest(BaseModel, extra="allow"):
-    """The edition of the benchmark that a scores.json belongs to, see `definition_digest`."""
+class StoredScores(BaseModel, extra="allow"):
+    """scores.json. digest: the edition of the benchmark, see `definition_digest`."""
 
     digest: str
-
-
-class StoredScores(StoredDigest):
-    """scores.json."""
-
     target_means: dict[str, Share]
     results: dict[str, StoredResult]
 
@@ -166,17 +153,6 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
     return path
-
-
-def _refuse_other_features(run: TrainingRun, store: FeatureStore) -> None:
-    """The model must have been trained on views of the same features."""
-    trained_on, found = read_record(run.folder)["data_digests"]["whitening"], store.settings
-    if found["whitening"] != trained_on:
-        raise DataError(
-            f"evaluation: model {run.key} was trained with whitening {trained_on[:12]}, the features have "
-            f"{found['whitening'][:12]}; train again, or restore the features"
-        )
-    require_trained_backbone(run, found["backbone"], what="the features were made")
 
 
 def _figures(
@@ -197,30 +173,20 @@ def _figures(
 
 
 def _heat_maps(
-    definition: BenchmarkDefinition,
-    network: VideoNetwork,
-    features: BenchmarkFeatures,
-    similarities: Path,
-    shown: Pictures,
+    definition: BenchmarkDefinition, network: VideoNetwork, features: BenchmarkFeatures, similarities: Path
 ) -> dict[str, Figure]:
     """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
     labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
     pairs = read_frame(similarities).join(labelled, on=["query_id", "reference_id"])
-    pairs = pairs.sort("similarity", "query_id", "reference_id")
+    pairs = pairs.sort("similarity", "query_id", "reference_id").select("query_id", "reference_id")
     figures = {}
-    for title, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
-        for query, reference in row.select("query_id", "reference_id").iter_rows():
+    for end, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
+        for query, reference in row.iter_rows():
             found = dict(features.read([query, reference], extras=network.needs_extras))
             with torch.inference_mode():
                 frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
-            pictures = shown([query, reference], count=6)
-            figures[f"frame-similarity-{title}-similar"] = similarity_matrix_figure(
-                frame,
-                query=query,
-                reference=reference,
-                title=f"{title} similar of the relevant pairs",
-                query_frames=pictures.get(query, ()),
-                reference_frames=pictures.get(reference, ()),
+            figures[f"frame-similarity-{end}-similar"] = similarity_matrix_figure(
+                frame, query=query, reference=reference, title=f"{end} similar of the relevant pairs"
             )
     return figures
 
@@ -242,16 +208,64 @@ def _write(scores: BenchmarkScores) -> None:
 
 def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
-    counts = asdict(scores.results[TRAINED].availability)
-    kept = ("queries", "queries_scored", "references", "references_scored")
-    profile = {count: counts[f"num_{count}"] for count in kept}
-    place = project.root.url
-    tracker.dataset(run_id, name=name, digest=scores.digest, place=place, profile=profile, context="evaluation")
     for row, result in scores.results.items():
         values = {**result.metrics, "mean": scores.target_means[row]}
         tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for figure_name, figure in scores.figures.items():
-        tracker.figure(run_id, figure, f"{name}/{figure_name}")
+        tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
     for path in sorted(scores.folder.iterdir()):
         if path.suffix in (".json", ".md", ".parquet"):
-            tracker.file(run_id, path, f"benchmarks/{name}")
+            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
+
+    seed: int
+    key: str
+    metrics: Mapping[str, float]
+    failure: str
+
+
+def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
+    """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
+
+    key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
+    A training that fails is in the result, and the others go on.
+    """
+    runs = []
+    train = project.config.train
+    for seed in range(train.seed, train.seed + seeds):
+        say(f"seed {seed}")
+        config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
+        metrics, failure = {}, ""
+        try:
+            metrics = _train_and_score(replace(project, config=config), f"{key}-{seed}", {SEEDS_TAG: key})
+        except HapvrError as error:
+            failure = str(error)
+        runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
+    return runs
+
+
+def _train_and_score(project: Project, key: str, tags: Mapping[str, str]) -> dict[str, float]:
+    run = prepare_training(project, key, tags=tags)
+    run_training(project, run)
+    best_step = close_training(project, run)["best_step"]
+    best = [line for line in read_history(run.folder) if line["step"] == best_step]
+    metrics = {name: value for line in best for name, value in line.items() if name.startswith("validation/")}
+    for name in project.config.evaluation.benchmarks:
+        scores = make_benchmark_scores(project, run, name)
+        metrics |= {f"{name}/{task}": value for task, value in scores.results[TRAINED].metrics.items()}
+    return metrics
+
+
+def seeds_text(runs: Sequence[SeedRun]) -> str:
+    """Mean ± standard deviation of each metric over the trainings that ended well, and the others with their reasons."""
+    good = [run.metrics for run in runs if not run.failure]
+    lines = [f"{len(good)} of {len(runs)} trainings"]
+    for name in dict.fromkeys(name for metrics in good for name in metrics):
+        values = [metrics[name] for metrics in good if name in metrics]
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        lines.append(f"{name}: {statistics.fmean(values):.4f}{spread}")
+    return "\n".join([*lines, *(f"seed {run.seed} failed: {run.failure}" for run in runs if run.failure)])

@@ -1,29 +1,41 @@
-"""Step 5: whitened region features of whole videos (asset `features`)."""
+"""Step 5: whitened region features of whole videos (asset `features`), and published ones, without their videos."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, feature_columns, fields
-from hapvr.data.frame_extras import extras_setting
+from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
+from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, index_row
+from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.errors import ArgumentError
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
+from hapvr.provenance import file_sha256
+from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
+IMPORT_VIDEOS = 512
+"""Videos per shard of imported features."""
+PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
@@ -48,7 +60,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
-    inputs = {"frames": frames_digest(frames)}
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     backbone = load_backbone(project.config.backbone)
@@ -57,15 +68,24 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        for video_id, values, timestamps_s in _extract(project, key, frozenset(video_ids), backbone, embed):
+        wanted, times = frozenset(video_ids), deque[Sequence[float]]()
+
+        def clips() -> Iterator[tuple[str, Tensor]]:
+            reader = open_frames(project, key)
+            for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
+                video = reader.read(video_id)
+                times.append(video.timestamps_s)
+                yield video_id, crops(video.jpegs, backbone.crop_px)
+
+        for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, timestamps_s, *extras), len(values))
+            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
-        inputs=inputs,
+        inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
@@ -81,25 +101,62 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     )
 
 
-def _extract(
-    project: Project, key: str, video_ids: frozenset[str], backbone: Backbone, embed: Callable[[Tensor], Tensor]
-) -> Iterator[tuple[str, Tensor, Sequence[float]]]:
-    """(video id, what `embed` gives [T, ...], seconds [T]) of these videos, in the order of the shard's frames."""
-    times: deque[Sequence[float]] = deque()
-
-    def clips() -> Iterator[tuple[str, Tensor]]:
-        with open_frames(project, key) as reader:
-            for video_id in reader.video_ids:
-                if video_id in video_ids:
-                    video = reader.read(video_id)
-                    times.append(video.timestamps_s)
-                    yield video_id, crops(video.jpegs, backbone.crop_px)
-
-    for video_id, values in embed_in_batches(clips(), embed, batch_frames=project.config.backbone.batch_frames):
-        yield video_id, values, times.popleft()
-
-
 def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
     """[N, 3, crop_px, crop_px]; a long video is never whole in memory at its full size."""
     parts = [jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)]
     return torch.cat([center_crop(decode_frames(part), crop_px) for part in parts])
+
+
+def import_features(
+    root: DataRoot,
+    file: Path,
+    *,
+    name: str,
+    fps: float = 1.0,
+    wanted_ids: Sequence[str] = (),
+    shard_videos: int = IMPORT_VIDEOS,
+    progress: Progress = no_progress,
+) -> list[StageResult]:
+    """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
+
+    fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
+    should be there, e.g. a benchmark's; one without a dataset becomes a failed row, as an unusable dataset does, with
+    the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
+    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
+    """
+    try:
+        TypeAdapter(SourceName).validate_python(name)
+        TypeAdapter(PositiveFps).validate_python(fps)
+    except ValidationError as error:
+        raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
+    survey = survey_hdf5(file)
+    known = set(survey.video_ids)
+    video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
+    shape = {"num_regions": survey.num_regions, "dims": survey.dims}
+    settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
+    results = []
+    for number, start in enumerate(range(0, len(video_ids), shard_videos)):
+        ids = video_ids[start : start + shard_videos]
+        recipe = ShardRecipe(
+            shard=Shard(root, STAGE, f"{name}-{number:05d}"),
+            settings=settings,
+            inputs={"video_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest()},
+            columns=fields(**shape),
+            row_group_rows=ROW_GROUP_ROWS,
+        )
+
+        def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
+            for video in read_hdf5_features(file, video_ids=pending, known=known, **shape):
+                if video.features is None:
+                    yield VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
+                else:
+                    count = len(video.features)
+                    times = (np.arange(count) / fps).tolist()
+                    columns = feature_columns(video.video_id, video.features, times)
+                    yield VideoEntry(index_row(video.video_id, count), columns, count)
+
+        def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
+            progress(before + done, len(video_ids), num_frames)
+
+        results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
+    return results

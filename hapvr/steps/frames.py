@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -14,7 +13,6 @@ from hapvr.data.frames import (
     ROW_GROUP_ROWS,
     STAGE,
     FrameFile,
-    FrameReader,
     VideoFrames,
     frame_columns,
 )
@@ -25,7 +23,7 @@ from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
-from hapvr.video.pool import RETRYABLE, SampledVideo, VideoSampler, sample_videos
+from hapvr.video.pool import RETRYABLE, SampledVideo, sample_videos
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 
@@ -60,9 +58,9 @@ def make_frames(
 
     recipe = ShardRecipe(
         shard=shard,
-        settings={"sampling": sampling.identity_fields(), "stored": sampling.store_frames},
+        settings={"sampling": sampling.identity_fields()},
         inputs={"videos": _content_digest(videos)},
-        columns=FIELDS if sampling.store_frames else (),
+        columns=FIELDS,
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
     )
@@ -77,41 +75,11 @@ def make_frames(
     )
 
 
-@contextmanager
-def open_frames(project: Project, key: str) -> Iterator[FrameReader]:
-    """The frames of a finished shard: read from disk, or decoded where they are not stored. Raises DataError."""
+def open_frames(project: Project, key: str) -> FrameFile:
+    """The frames of a finished shard. Raises DataError where they are missing or of another sampling."""
     shard = project.shard(STAGE, key)
-    if shard.require({"sampling": project.config.sampling.identity_fields()}).settings["stored"]:
-        yield FrameFile(shard)
-        return
-    digests = {row["video_id"]: row["frames_sha256"] for row in shard.rows() if row["status"] == STATUS_OK}
-    paths = {row["video_id"]: row["path"] for row in project.shard(VIDEOS_STAGE, key).rows()}
-    items = {video_id: path_of_text(paths[video_id]) for video_id in digests}
-    with VideoSampler(items, config=project.config.sampling) as sampler:
-        yield _DecodedFrames(sampler, digests)
-
-
-class _DecodedFrames:
-    """Frames that are decoded when they are read, and must be those that `make_frames` saw."""
-
-    def __init__(self, sampler: VideoSampler, digests: dict[str, str]) -> None:
-        self._sampler = sampler
-        self._digests = digests
-
-    @property
-    def video_ids(self) -> list[str]:
-        return list(self._digests)
-
-    def read(self, video_id: str) -> VideoFrames:
-        """Frames of a video. Raises DataError if its file changed or cannot be decoded any more."""
-        video = self._sampler.sample(video_id)
-        frames = VideoFrames(video_id, video.jpegs, video.timestamps_s)
-        if frames.sha256 != self._digests[video_id]:
-            raise DataError(
-                f"frames: {video_id} does not decode as it did ({video.message or 'other frames'}); run the steps videos "
-                f"and frames again, or set sampling.store_frames"
-            )
-        return frames
+    shard.require({"sampling": project.config.sampling.identity_fields()})
+    return FrameFile(shard)
 
 
 def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
@@ -124,9 +92,6 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
             f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
             f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
         )
-    elif not reason and num_frames < sampling.min_frames:
-        reason = "too_short"
-        message = f"{num_frames} frames at {sampling.fps:g} fps; sampling.min_frames is {sampling.min_frames}"
     if reason:
         columns = {"file_sha256": file_sha256, **NO_FRAMES}
         return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **columns))

@@ -11,44 +11,40 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.marks import MARKS
-from hapvr.benchmark.definitions.marks import TASK as MARKS_TASK
+from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.data.features import FeatureStore
 from hapvr.errors import DamagedError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import load_network
+from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     DECISION_TAG,
+    MAX_CHARACTERS,
     REASON_TAG,
     Champion,
     champion_of,
-    describe,
     set_champion,
     version_tags,
 )
-from hapvr.scorer.similarity_model import SimilarityModel, load_similarity_model
-from hapvr.steps.benchmark_features import BenchmarkFeatures
+from hapvr.scorer.description import CARD_FILE
+from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
 from hapvr.steps.evaluation import (
     BASELINE,
     SIMILARITIES,
     TRAINED,
-    StoredDigest,
+    StoredScores,
     definition_digest,
     stored_scores,
     stored_similarities,
 )
-from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs, score_marks
+from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
-from hapvr.steps.validation import benchmark_shards
 from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"
@@ -115,29 +111,35 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
     evaluation, by_hand = project.config.evaluation, f"`hapvr models promote {version}`"
     if champion is None:
         return _first(project, run, by_hand)
-    number, champion_run = str(champion.version), champion.run_id
-    gate = evaluation.gate
+    number, gate = str(champion.version), evaluation.gate
+    verdict = None
     if not gate.enabled:
         reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
-        return Decision(False, reason, number, champion_run)
-    try:
-        differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
-        marked = marked_pairs(project)
-        if marked.suffice(project):
-            measured = [name for name in evaluation.target_metrics if any(name in one for one in differences)]
-            differences.append(_compare_marks(project, run, champion, marked))
-            required = (*(gate.required_metrics or measured), MARKS_TASK)
-            gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
-        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=gate)
-    except HapvrError as error:
-        reason = (
-            f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
-            f"with `hapvr evaluate`, then {by_hand}"
-        )
-        return Decision(False, reason, number, champion_run)
-    word = "promoted" if verdict.passed else "not promoted"
-    reason = f"{word}: against champion version {number}, {verdict.reason}"
-    return Decision(verdict.passed, reason, number, champion_run, verdict)
+    else:
+        try:
+            verdict = _verdict(project, run, champion)
+            word = "promoted" if verdict.passed else "not promoted"
+            reason = f"{word}: against champion version {number}, {verdict.reason}"
+        except HapvrError as error:
+            reason = (
+                f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
+                f"with `hapvr evaluate`, then {by_hand}"
+            )
+    return Decision(verdict is not None and verdict.passed, reason, number, champion.run_id, verdict)
+
+
+def _verdict(project: Project, run: TrainingRun, champion: Champion) -> Verdict:
+    """Of all benchmarks and, once there are enough, of the pairs that people marked."""
+    evaluation = project.config.evaluation
+    gate = evaluation.gate
+    differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+    marked = marked_pairs(project)
+    if marked.suffice(project):
+        measured = [name for name in evaluation.target_metrics if any(name in one for one in differences)]
+        differences.append(_compare_marks(project, run, champion, marked))
+        required = (*(gate.required_metrics or measured), MARKS_TASK)
+        gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
+    return decide(differences, target_metrics=evaluation.target_metrics, config=gate)
 
 
 def _first(project: Project, run: TrainingRun, by_hand: str) -> Decision:
@@ -156,30 +158,25 @@ def _first(project: Project, run: TrainingRun, by_hand: str) -> Decision:
 
 
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
-    definition = load_definition(str(benchmark_folder(project, name) or name))
+    definition, features = open_benchmark(project, name)
+    stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
+    if stored is None:
+        network = _champion_network(project, champion, features)
+        stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
+        score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
     challenger = read_frame(stored_similarities(run, definition.name))
-    return _differences(project, definition, _champion_similarities(project, run, champion, definition), challenger)
+    return _differences(project, definition, read_frame(stored), challenger)
 
 
 def _compare_marks(
     project: Project, run: TrainingRun, champion: Champion, marked: MarkedPairs
 ) -> dict[str, Difference]:
     """Both networks on the pairs that people marked; they are scored here, since marks change between two trainings."""
-    model = _champion_model(project, champion, list(marked.shards))
-    trained, _ = load_network(run.network_folder)
-    folder = run.folder / "benchmarks" / MARKS
-    folder.mkdir(parents=True, exist_ok=True)
-    other, challenger = (
-        score_marks(
-            network,
-            project,
-            marked,
-            folder / f"similarities-{name}.parquet",
-            device=choose_device(project.config.device),
-        )
-        for name, network in ((f"champion-{champion.version}", model.network), ("trained", trained))
-    )
-    return _differences(project, marked.definition, other, challenger)
+    definition, features = marked.open(project)
+    networks = _champion_network(project, champion, features), load_network(run.network_folder)[0]
+    device = choose_device(project.config.device)
+    other, challenger = (score_stored(network, definition, features, device) for network in networks)
+    return _differences(project, definition, other, challenger)
 
 
 def _differences(
@@ -194,50 +191,41 @@ def _differences(
     return compare(definition, champion, challenger, available=first & second, config=config)
 
 
-def _champion_model(project: Project, champion: Champion, shards: list[str]) -> SimilarityModel:
-    """Raises DataError if it does not go with the features of these shards."""
+def _champion_network(project: Project, champion: Champion, features: BenchmarkFeatures) -> VideoNetwork:
+    """Raises DataError if it does not go with these features."""
     uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
     model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
-    model.require_features(FeatureStore(project.root, shards).settings)
-    return model
-
-
-def _champion_similarities(
-    project: Project, run: TrainingRun, champion: Champion, definition: BenchmarkDefinition
-) -> pl.DataFrame:
-    """What the champion's own evaluation stored, if it was of the same benchmark; else its network is scored here."""
-    stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
-    if stored is None:
-        shards = benchmark_shards(project, definition.name)
-        model = _champion_model(project, champion, shards)
-        features = BenchmarkFeatures(FeatureStore(project.root, shards), definition)
-        stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
-        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
-    return read_frame(stored)
+    model.require_features(features.settings)
+    return model.network
 
 
 def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
-    """Similarities among a run's artifacts; None if it has none, or those of another version of the benchmark."""
+    """Similarities among a run's artifacts; None if it has none, or those of another edition of the benchmark."""
     folder = f"benchmarks/{definition.name}"
-    scores, similarities = (
-        tracker.artifact(run_id, f"{folder}/{name}") for name in ("scores.json", SIMILARITIES[TRAINED])
-    )
-    if scores is None or similarities is None:
+    scores = tracker.artifact(run_id, f"{folder}/scores.json")
+    if scores is None:
         return None
     try:
-        stored = read_json_as(scores, StoredDigest, hint="the champion is scored again")
+        stored = read_json_as(scores, StoredScores, hint="the champion is scored again")
     except DamagedError as error:
         warnings.warn(str(error), stacklevel=2)
         return None
-    return similarities if stored.digest == definition_digest(definition) else None
+    same = stored.digest == definition_digest(definition)
+    return tracker.artifact(run_id, f"{folder}/{SIMILARITIES[TRAINED]}") if same else None
 
 
 def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
+    """Leave the decision on the version, with the place of its card, and on the run."""
+    client, run_id = tracker.client, run.mlflow_run_id
     tags = {
         DECISION_TAG: "promoted" if decision.promoted else "not promoted",
-        REASON_TAG: decision.reason,
+        REASON_TAG: decision.reason[:MAX_CHARACTERS],
         CHAMPION_TAG: decision.champion,
         CHAMPION_RUN_TAG: decision.champion_run,
     }
-    describe(tracker, name, version, run_id=run.mlflow_run_id, decision=decision.reason, tags=tags)
-    tracker.text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")
+    for key, value in tags.items():
+        if value:
+            client.set_model_version_tag(name, str(version), key, value)
+    text = f"{decision.reason}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
+    client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
+    client.log_text(run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

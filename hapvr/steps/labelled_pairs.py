@@ -9,18 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.vcdb import annotation_files
-from hapvr.config import LabelledPairsConfig
+import polars as pl
+
+from hapvr.benchmark.definitions.published import annotation_files
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile
 from hapvr.data.manifest import VIDEOS_STAGE, read_manifest
-from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.errors import ConfigError, DataError
+from hapvr.data.shards import STATUS_OK
+from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
-from hapvr.steps.benchmark_features import own_names, stored_ids
+from hapvr.steps.benchmark_features import own_names, project_benchmark, stored_ids
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows
 
 ROUNDING_S = 1.0
@@ -34,18 +33,15 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
     A file may name a video by its id, without its source, or by the name of its file, with or without suffix. Rows with a
     training video that has no features are left out and counted. Raises DataError, with file and row, for an unknown or
     ambiguous name and for a copied part outside its video; for videos of a benchmark that evaluation uses, by id or by
-    content; and where no row or no distractor is left. Raises ConfigError for a source of distractors that has no training
-    videos.
+    content; and where no row or no distractor is left.
     """
-    settings, path = _settings(project), _pairs_path(project)
+    path = _pairs_path(project)
     shard_of, unusable = _training_videos(project, shards)
     ids = _ids_by_name([*shard_of, *unusable])
-    file_of = cache(lambda key: FeatureFile(Shard(project.root, FEATURES_STAGE, key)))
+    file_of = cache(lambda key: FeatureFile(project.shard(FEATURES_STAGE, key)))
 
-    @cache
     def end_of(video_id: str) -> float:
-        last: float = file_of(shard_of[video_id]).times(video_id)[-1]
-        return last + 1 / project.config.sampling.fps
+        return float(file_of(shard_of[video_id]).times(video_id)[-1]) + 1 / project.config.sampling.fps
 
     pairs, num_unusable = [], 0
     for place, row in read_pair_rows(path):
@@ -56,21 +52,16 @@ def find_labelled_pairs(project: Project, shards: Sequence[str]) -> LabelledPair
             num_unusable += 1
             continue
         for video_id, (start, end) in zip((one, other), row.copies or (), strict=False):
-            if start >= end_of(video_id) or end > end_of(video_id) + ROUNDING_S:
+            if start >= (length := end_of(video_id)) or end > length + ROUNDING_S:
                 raise DataError(
-                    f"{place}: the copied part from {start:g} s to {end:g} s is not inside {video_id}, of which "
-                    f"{end_of(video_id):g} s have features; correct the times, or raise sampling.max_frames and extract again"
+                    f"{place}: the copied part from {start:g} s to {end:g} s is not inside {video_id}, of which {length:g} s "
+                    "have features; correct the times, or raise sampling.max_frames and extract again"
                 )
         pairs.append(LabelledPair((one, other), row.copies))
     if not pairs:
         raise DataError(f"{path}: all {num_unusable} rows name videos without features; see the index of features")
     paired = {video_id for pair in pairs for video_id in pair.videos}
-    distractors = _distractors(project, settings.distractors, set(shard_of)) - paired
-    if settings.distractors and not distractors:
-        raise DataError(
-            f"training: every video of the distractors {', '.join(settings.distractors)} is in a pair of {path} or has no "
-            "features; name other sources in train.labelled_pairs.distractors, or none"
-        )
+    distractors = _distractors(project, set(shard_of), paired)
     _refuse_evaluated(project, paired | distractors)
     return LabelledPairs(tuple(pairs), tuple(sorted(distractors)), num_unusable)
 
@@ -84,14 +75,10 @@ def labelled_file_sha256(project: Project) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def _settings(project: Project) -> LabelledPairsConfig:
+def _pairs_path(project: Project) -> Path:
     settings = project.config.train.labelled_pairs
     assert settings is not None, "a configuration with source: labelled_pairs has the section"
-    return settings
-
-
-def _pairs_path(project: Project) -> Path:
-    path = project.path(Path(_settings(project).file))
+    path = project.path(Path(settings.file))
     if not path.exists():
         raise DataError(
             f"{path}: no such file; set train.labelled_pairs.file to a CSV, a Parquet file, or a folder of VCDB"
@@ -101,14 +88,13 @@ def _pairs_path(project: Project) -> Path:
 
 def _training_videos(project: Project, shards: Sequence[str]) -> tuple[dict[str, str], frozenset[str]]:
     """Training videos: id -> shard of those with features, and the ids of those without."""
-    shard_of, unusable = {}, set()
+    shard_of: dict[str, str] = {}
+    unusable: set[str] = set()
     for key in shards:
-        index = Shard(project.root, FEATURES_STAGE, key).index()
-        for video_id, status in index.select("video_id", "status").iter_rows():
-            if status == STATUS_OK:
-                shard_of[video_id] = key
-            else:
-                unusable.add(video_id)
+        index = project.shard(FEATURES_STAGE, key).index()
+        ok = index["status"] == STATUS_OK
+        shard_of |= dict.fromkeys(index.filter(ok)["video_id"], key)
+        unusable |= set(index.filter(~ok)["video_id"])
     return shard_of, frozenset(unusable)
 
 
@@ -134,14 +120,16 @@ def _resolve(name: str, ids: Mapping[str, set[str]], place: str) -> str:
     return found[0]
 
 
-def _distractors(project: Project, sources: Sequence[str], usable: set[str]) -> set[str]:
-    source_of = dict(read_manifest(project.root).select("video_id", "source").iter_rows())
-    found = {video_id for video_id in usable if source_of.get(video_id) in sources}
-    known = {source_of[video_id] for video_id in usable if video_id in source_of}
-    if strange := sorted(set(sources) - known):
-        raise ConfigError(
-            f"train.labelled_pairs.distractors: source {strange[0]!r} has no training videos with features; those that "
-            f"have: {', '.join(sorted(known))}"
+def _distractors(project: Project, usable: set[str], paired: set[str]) -> set[str]:
+    """Usable videos of the sources of distractors that are in no pair."""
+    settings = project.config.train.labelled_pairs
+    sources = settings.distractors if settings is not None else ()
+    manifest = read_manifest(project.root).filter(pl.col("source").is_in(sources))
+    found = usable.intersection(manifest["video_id"]) - paired
+    if sources and not found:
+        raise DataError(
+            f"training: the sources of distractors {', '.join(sources)} have no training video with features that is in no "
+            "pair; name other sources in train.labelled_pairs.distractors, or none"
         )
     return found
 
@@ -152,27 +140,24 @@ def _refuse_evaluated(project: Project, video_ids: set[str]) -> None:
     shard_of = dict(manifest.select("video_id", "shard").iter_rows())
     evaluation = project.config.evaluation
     for name in sorted({*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}):
-        definition = load_definition(str(benchmark_folder(project, name) or name))
+        definition = project_benchmark(project, name)
         evaluated = set(stored_ids(definition, shard_of).values())
         used = set(stored_ids(definition, video_ids).values()) | (video_ids & evaluated)
         contents = set(_contents(project, evaluated, shard_of).values())
-        used |= {
-            video_id for video_id, content in _contents(project, video_ids, shard_of).items() if content in contents
-        }
-        if used:
-            more = f" and {len(used) - SHOWN} more" if len(used) > SHOWN else ""
+        own = _contents(project, video_ids, shard_of)
+        if used := used | {video_id for video_id, content in own.items() if content in contents}:
             raise DataError(
                 f"training: {len(used)} videos of labelled pairs or distractors are also in benchmark {name}: "
-                f"{', '.join(sorted(used)[:SHOWN])}{more}; drop their rows, or do not evaluate on {name}"
+                f"{', '.join(sorted(used)[:SHOWN])}{' ...' if len(used) > SHOWN else ''}; drop their rows, or do not evaluate "
+                f"on {name}"
             )
 
 
 def _contents(project: Project, video_ids: set[str], shard_of: Mapping[str, str]) -> dict[str, str]:
     """SHA-256 of the files of those videos that were ingested."""
     found: dict[str, str] = {}
-    for key in sorted({shard_of[video_id] for video_id in video_ids if video_id in shard_of}):
-        index = Shard(project.root, VIDEOS_STAGE, key).finished_index()
-        if index is not None:
-            rows = index[1].filter(index[1]["status"] == STATUS_OK).select("video_id", "sha256").iter_rows()
-            found |= {video_id: content for video_id, content in rows if video_id in video_ids}
+    for key in {shard_of[video_id] for video_id in video_ids if video_id in shard_of}:
+        if (index := project.shard(VIDEOS_STAGE, key).finished_index()) is not None:
+            rows = index[1].filter(pl.col("status") == STATUS_OK, pl.col("video_id").is_in(list(video_ids)))
+            found |= dict(rows.select("video_id", "sha256").iter_rows())
     return found

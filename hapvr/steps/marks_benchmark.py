@@ -6,25 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import torch
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.marks import MARKS, MATCH, NO_MATCH, TASK, marks_definition
+from hapvr.benchmark.definition import (
+    LABEL_SCHEMA,
+    MARKS,
+    MATCH,
+    NO_MATCH,
+    BenchmarkDefinition,
+    tasks_of,
+)
 from hapvr.benchmark.definitions.stored import write_definition
-from hapvr.benchmark.distributions import relevant_and_irrelevant
-from hapvr.benchmark.ranking import Floats
-from hapvr.benchmark.scoring import score_benchmark
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import VIDEOS_STAGE, read_manifest
-from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
-from hapvr.model.family import VideoNetwork
 from hapvr.search.marks import read_marks
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER
-from hapvr.tables import read_frame
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,29 @@ class MarkedPairs:
 
     @property
     def num_others(self) -> int:
-        return sum(label == NO_MATCH for _, _, label in self.pairs)
+        return len(self.pairs) - self.num_matches
 
     def suffice(self, project: Project) -> bool:
         """Whether calibration and gate use them: `evaluation.min_marks` of both kinds."""
         return min(self.num_matches, self.num_others) >= project.config.evaluation.min_marks
 
-    @property
-    def definition(self) -> BenchmarkDefinition:
-        """Raises DataError where no pair is marked as a match."""
+    def open(self, project: Project) -> tuple[BenchmarkDefinition, BenchmarkFeatures]:
+        """The benchmark, and the stored features of its videos. Raises DataError where no pair is marked as a match."""
         if not self.num_matches:
             raise DataError(
                 f"benchmark {MARKS}: no marked pair of the collection is a match ({len(self.pairs)} pairs, {self.skipped} marks "
                 "of videos that are gone); mark some with `hapvr pairs mark`"
             )
-        return marks_definition(self.pairs)
+        labels = pl.DataFrame(self.pairs, schema=LABEL_SCHEMA, orient="row")
+        definition = BenchmarkDefinition(
+            name=MARKS,
+            kind=MARKS,
+            queries=tuple(labels["query_id"].unique().sort()),
+            database=tuple(labels["reference_id"].unique().sort()),
+            labels=labels,
+            tasks=tasks_of(MARKS, labels["label"]),
+        )
+        return definition, BenchmarkFeatures(FeatureStore(project.root, list(self.shards)), definition)
 
 
 def marked_pairs(project: Project, *, tests: bool = True) -> MarkedPairs:
@@ -67,34 +75,20 @@ def marked_pairs(project: Project, *, tests: bool = True) -> MarkedPairs:
     benchmarks for tests are made of."""
     marks = read_marks(project.root).rows()
     places = _places(project, {content for mark in marks for content in (mark.first, mark.second)}, tests=tests)
-    pairs = []
+    pairs, shards = [], set()
     for mark in marks:
         if mark.first in places and mark.second in places:
-            first, second = sorted((places[mark.first][0], places[mark.second][0]))
+            (first, one), (second, other) = sorted((places[mark.first], places[mark.second]))
             pairs.append((first, second, MATCH if mark.verdict == "match" else NO_MATCH))
-    named = {video_id for pair in pairs for video_id in pair[:2]}
-    shards = sorted({key for video_id, key in places.values() if video_id in named})
-    return MarkedPairs(tuple(sorted(pairs)), tuple(shards), len(marks) - len(pairs))
-
-
-def score_marks(
-    network: VideoNetwork, project: Project, marked: MarkedPairs, path: Path, *, device: torch.device
-) -> pl.DataFrame:
-    """Similarities of the videos of marked pairs, written to `path`. Raises DataError for features of other dimensions."""
-    definition = marked.definition
-    features = BenchmarkFeatures(FeatureStore(project.root, list(marked.shards)), definition)
-    return read_frame(score_benchmark(network, definition, features, path, device=device))
-
-
-def similarities_of_marks(marked: MarkedPairs, scores: pl.DataFrame) -> tuple[Floats, Floats]:
-    """Similarities of the pairs that match, and of those that do not. scores: from `score_marks`."""
-    return relevant_and_irrelevant(marked.definition, scores, task=TASK)
+            shards |= {one, other}
+    return MarkedPairs(tuple(sorted(pairs)), tuple(sorted(shards)), len(marks) - len(pairs))
 
 
 def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:
     """The benchmark as a folder that `hapvr evaluate --benchmark` takes. Raises DataError where no pair is a match."""
+    definition, _ = marked.open(project)
     folder = project.root.local_path(f"{CORPUS_FOLDER}/{MARKS}")
-    return write_definition(marked.definition, folder, source="marks of people", licence="")
+    return write_definition(definition, folder, source="marks of people", licence="")
 
 
 def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, tuple[str, str]]:
@@ -103,8 +97,8 @@ def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, t
     chosen = manifest if tests else manifest.filter(pl.col("split") != "test")
     found: list[tuple[str, tuple[str, str]]] = []
     for key in chosen["shard"].unique() if contents else ():
-        videos = Shard(project.root, VIDEOS_STAGE, key).finished_index()
-        features = Shard(project.root, FEATURES_STAGE, key).finished_index()
+        videos = project.shard(VIDEOS_STAGE, key).finished_index()
+        features = project.shard(FEATURES_STAGE, key).finished_index()
         if videos is not None and features is not None:
             usable = features[1].filter(pl.col("status") == STATUS_OK).select("video_id")
             rows = videos[1].filter(pl.col("sha256").is_in(sorted(contents))).join(usable, on="video_id", how="semi")

@@ -1,30 +1,30 @@
-"""The model card of a version: data, weights, settings, metrics with intervals, calibration, limits; Markdown."""
+"""The model card of a version: data, weights, metrics with intervals, calibration, limits; Markdown. And a summary of a
+project."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from hapvr.config import Config
-from hapvr.config_file import load_config
-from hapvr.data.manifest import read_manifest
+from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.markdown import markdown_table
-from hapvr.provenance import environment
-from hapvr.registry.runs import flat
-from hapvr.registry.versions import LINEAGE_FILE, data_digest
-from hapvr.scorer.calibration import CalibrationCheck
+from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
+from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.segment_scores import SegmentScores, segments_markdown
-from hapvr.steps.summary import video_status
-from hapvr.steps.training import TrainingRun
-from hapvr.train.run_folder import CONFIG_NAME, read_record
+from hapvr.steps.training import TrainingRun, current_run, tracker_of
+from hapvr.tables import markdown_table
+from hapvr.train.run_folder import read_record
 
 DIGEST_CHARACTERS = 12
+RANDOM_WEIGHTS = (
+    "WARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
+    "chain works, and its scores say nothing about videos"
+)
 
 
 def model_card(
@@ -32,18 +32,15 @@ def model_card(
     run: TrainingRun,
     *,
     scores: Mapping[str, Mapping[str, Any]],
-    segments: Mapping[str, SegmentScores],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; segments: by benchmark; checks: of the
+    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the
     calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
-    origin = [f"MLflow run {run.mlflow_run_id}", *(f"{tag}: {value}" for tag, value in sorted(tags.items()))]
-    origin.append(f"trained with {made_by}; registered with hapvr {environment()['hapvr']}")
     parts = [
         f"# Model card: {name}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
@@ -52,31 +49,21 @@ def model_card(
         _data(project, record),
         "## Weights",
         _weights(record),
-        "## Settings",
-        _settings(load_config(run.folder / CONFIG_NAME)),
         "## Metrics",
         _metrics(scores),
         "## Calibration",
         _calibration(calibrated, checks),
-        "## Segments",
-        "How well the times of copied parts are found; docs/search.md explains the columns."
-        if segments
-        else "Not measured: no benchmark of the configuration knows the true times of its copies.",
-        *(f"### {benchmark}\n\n{segments_markdown(one)}" for benchmark, one in segments.items()),
         "## Limits",
-        _bullets(_limits(project, record, scores, calibrated)),
-        "## ONNX",
-        _onnx(onnx),
+        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated, onnx) if line),
         "## Use",
-        f"```\nhapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments\n"
-        f"mlflow models serve -m models:/{name}@champion --host 127.0.0.1 --env-manager local\n```",
-        "Columns `query` and `reference`, or `references` with a list; parameters `segments`, `precision` and lower limits. A "
-        "video that cannot be read is a row with an error. HAPVR_ALLOWED_ROOTS names the folders that a server may read "
-        "(unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch from (unset: none).",
+        f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
+        "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
+        "from (unset: none).",
         "## Origin",
-        _bullets(origin),
+        f"MLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
+        + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(parts).rstrip() + "\n"
 
 
 def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck]) -> str:
@@ -87,58 +74,43 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
     marks = source.get("marks", {})
     marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
-    thresholds = [
-        (
-            f"{row.precision:g}",
-            f"{row.similarity:.4f}" if row.similarity is not None else "not reached",
-            f"{row.found:.3f} (at least {row.lower:.3f})",
-            f"{row.recall:.3f}",
-            f"{row.num_matches} / {row.num_pairs}",
-        )
+
+    def line(name: str, wanted: float, row: PrecisionThreshold | CheckedThreshold, precision: str) -> tuple[str, ...]:
+        similarity = "not reached" if row.similarity is None else f"{row.similarity:.4f}"
+        return name, f"{wanted:g}", similarity, precision, f"{row.recall:.3f}", f"{row.num_matches} / {row.num_pairs}"
+
+    rows = [
+        line(source["benchmark"], row.precision, row, f"{row.found:.3f} (at least {row.lower:.3f})")
         for row in fitted.thresholds
     ]
-    parts = [
-        f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-        f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
-        f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
-        f"Probabilities and thresholds hold where {prior} of the pairs that are asked about match, as there. Where matches are "
-        "rarer both are too optimistic; `Calibration.probability(similarity, prior=...)` corrects for it.",
-        markdown_table(
-            ("wanted precision", "similarity from", "precision found", "recall", "matches / pairs"), thresholds
-        ),
+    rows += [
+        line(check.name, row.wanted, row, "no pair" if row.precision is None else f"{row.precision:.3f}")
+        for check in checks
+        for row in check.thresholds
     ]
-    if checks:
-        briers = "; ".join(
-            f"{check.name} {check.brier:.4f} ({check.num_matches} matches, {check.num_others} others)"
-            for check in checks
-        )
-        rows = [
-            (
-                check.name,
-                f"{row.wanted:g}",
-                "no pair" if row.precision is None else f"{row.precision:.3f}",
-                f"{row.recall:.3f}",
-                f"{row.num_matches} / {row.num_pairs}",
-            )
-            for check in checks
-            for row in check.thresholds
+    briers = [
+        f"{check.name} {check.brier:.4f} ({check.num_matches} matches, {check.num_others} others)" for check in checks
+    ]
+    held_out = f"; on pairs that it was not fitted on, weighted so that {prior} match there too: {'; '.join(briers)}"
+    return "\n\n".join(
+        [
+            f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
+            f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
+            f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs{held_out if checks else ''}.",
+            f"Probabilities and thresholds hold where {prior} of the pairs that are asked about match, as there. Where matches "
+            "are rarer both are too optimistic; `--prior` corrects for it.",
+            markdown_table(
+                ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
+            ),
         ]
-        parts += [
-            f"On pairs that it was not fitted on, weighted so that {prior} match there too: Brier score {briers}.",
-            markdown_table(("benchmark", "wanted precision", "measured precision", "recall", "matches / pairs"), rows),
-        ]
-    return "\n\n".join(parts)
+    )
 
 
 def _data(project: Project, record: Mapping[str, Any]) -> str:
     manifest = read_manifest(project.root).select("video_id", "source", "split")
-    counts = (
-        video_status(project)
-        .join(manifest, on="video_id", how="left")
-        .group_by("source", "split")
-        .agg(pl.len().alias("videos"), (pl.col("status") == STATUS_OK).sum().alias("usable"))
-        .sort("source")
-    )
+    videos = _video_status(project).join(manifest, on="video_id", how="left")
+    usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
+    counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     return (
         f"{markdown_table(counts.columns, counts.rows())}\n\nTrained on {len(record['shards'])} shards of the training split, "
         f"whose digests are in {LINEAGE_FILE} of the MLflow run; all together have {data_digest(record['data_digests'])}."
@@ -147,32 +119,10 @@ def _data(project: Project, record: Mapping[str, Any]) -> str:
 
 def _weights(record: Mapping[str, Any]) -> str:
     rows = [
-        (
-            part,
-            weights["architecture"],
-            weights["source"],
-            weights.get("precision", "float32"),
-            f"`{weights['sha256'][:DIGEST_CHARACTERS]}`",
-        )
-        for part, weights in record["weights"].items()
+        (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:DIGEST_CHARACTERS])
+        for part, one in record["weights"].items()
     ]
     return markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
-
-
-def _settings(config: Config) -> str:
-    """The settings of the training; the project's may have changed since. Numbers and choices only: no path, no address."""
-    train = config.train
-    losses = train.objective if train.network.family == "similarity" else train.contrast
-    rows = {
-        "frames per second": f"{config.sampling.fps:g}",
-        "frames of a video that are looked at": f"the first {config.sampling.max_frames}",
-        "crop": f"{config.backbone.crop_px} px",
-        "values per region": config.whitening.dims,
-        "steps, videos per step": f"{train.steps}, {train.batch_videos}",
-        "learning rate": f"{train.optimizer.learning_rate:g}",
-        "seed": train.seed,
-    } | flat({"network": train.network.model_dump(mode="json"), "loss": losses.model_dump(mode="json")})
-    return markdown_table(("setting", "value"), list(rows.items()))
 
 
 def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -181,20 +131,10 @@ def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name, data in scores.items():
         trained, baseline = (data["results"][row] for row in (TRAINED, BASELINE))
-        for task, value in trained["metrics"].items():
-            details = trained["tasks"][task]
-            rows.append(
-                (
-                    name,
-                    task,
-                    details["metric"],
-                    _percent(baseline, task),
-                    _percent(trained, task),
-                    f"{100 * (value - baseline['metrics'][task]):+.2f}",
-                    f"{details['num_queries']} / {details['num_relevant']}",
-                )
-            )
-    head = ("benchmark", "task", "metric", BASELINE, "this model", "difference", "queries / relevant pairs")
+        for task, details in trained["tasks"].items():
+            pairs = f"{details['num_queries']} / {details['num_relevant']}"
+            rows.append((name, task, details["metric"], _percent(baseline, task), _percent(trained, task), pairs))
+    head = ("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs")
     policies = sorted({data["results"][TRAINED]["policy"] for data in scores.values()})
     return (
         f"In percent, with 95 % bootstrap intervals over queries; missing videos under the {' and '.join(policies)} policy.\n\n"
@@ -209,43 +149,78 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
 
 
 def _limits(
-    project: Project, record: Mapping[str, Any], scores: Mapping[str, Any], calibrated: ModelCalibration
+    project: Project,
+    record: Mapping[str, Any],
+    scores: Mapping[str, Any],
+    calibrated: ModelCalibration,
+    onnx: Mapping[str, Any],
 ) -> list[str]:
     random = [part for part, weights in record["weights"].items() if weights["source"] == "random"]
-    named = {
-        kind: ", ".join(source.name for source in project.config.sources if source.kind == kind)
-        for kind in ("demo_corpus", "own_videos")
-    }
+    kinds = {source.kind for source in project.config.sources}
     fitted = calibrated.calibration
-    notes = {
-        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
-        "this model shows that the chain works, and no more.": bool(random),
-        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.": True,
-        f"{named['demo_corpus']} is a generated corpus; real videos are more varied.": bool(named["demo_corpus"]),
-        f"The benchmarks of {named['own_videos']} hold edited copies made by this package, so other footage of the same "
-        "incident and edits of other kinds are not tested.": bool(named["own_videos"]),
-        "Sound is not used. Pictures are centre-cropped.": True,
-    }
-    segments = "Segments use a frame threshold that was not fitted on data."
-    if fitted is not None and fitted.frame_threshold is not None:
+    if fitted is None or fitted.frame_threshold is None:
+        segments = "Segments use a frame threshold that was not fitted on data."
+    else:
         segments = (
             f"Segments need consecutive frames whose similarity is above {fitted.frame_threshold:.3f} of a frame with itself, "
             f"which {100 * FRAME_QUANTILE:.0f} % of the irrelevant validation pairs have not; they run forward in both videos "
             "and are exact to one sampled frame."
         )
-    return [*(note for note, holds in notes.items() if holds), segments]
+    if "files" in onnx:
+        without_torch = (
+            "Similarities of the ONNX files, which installations without torch use, differed from torch's by "
+            f"{onnx['check']['largest_difference']:.1g} at most."
+        )
+    else:
+        without_torch = (
+            f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx['reason']}."
+        )
+    return [
+        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
+        "this model shows that the chain works, and no more."
+        if random
+        else "",
+        f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
+        "A part of the videos is a generated corpus; real videos are more varied." if "demo_corpus" in kinds else "",
+        "Benchmarks of one's own videos hold edited copies made by this package, so other footage of the same incident and "
+        "edits of other kinds are not tested."
+        if "own_videos" in kinds
+        else "",
+        "Sound is not used. Pictures are centre-cropped.",
+        segments,
+        without_torch,
+    ]
 
 
-def _onnx(onnx: Mapping[str, Any]) -> str:
-    if "files" not in onnx:
-        return f"None: {onnx['reason']}. `hapvr score` needs the full installation for this model."
-    check = onnx["check"]
-    return (
-        f"The frozen network with its whitening, and the similarity network, in opset {onnx['opset']} for videos of any "
-        f"length. On {check['pairs_of_frames']} pairs of sampled frames and {check['pairs_of_features']} pairs of stored "
-        f"features, similarities of the ONNX files and torch differ by {check['largest_difference']:.1g} at most."
-    )
+def summarize(project: Project) -> list[str]:
+    """Lines for people: videos by status, the weights used, the registered versions, and where everything lies."""
+    videos = _video_status(project)
+    failed = videos.filter(pl.col("status") != STATUS_OK)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
+    run, client = current_run(project), tracker_of(project).client
+    weights = {part: one["source"] for part, one in read_record(run.folder)["weights"].items()}
+    name = project.config.tracking.registered_model
+    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
+    champion = champion_of(client, name)
+    return [
+        f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (reasons and f" ({reasons})"),
+        *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
+        ", ".join(f"{part} weights: {source}" for part, source in weights.items()),
+        *([RANDOM_WEIGHTS] if "random" in weights.values() else []),
+        *(f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions),
+        f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
+        if champion
+        else f"champion: none; `hapvr models promote VERSION` makes one of {name}",
+        f"data: {project.root.url}; model: {run.folder}",
+        f"MLflow run {run.mlflow_run_id} in {project.tracking_uri}; `make ui` shows it and the Dagster graph",
+    ]
 
 
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+def _video_status(project: Project) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    tables = []
+    for key in shard_keys(project.root):
+        found = project.shard("frames", key).finished_index()
+        index = project.shard("videos", key).index() if found is None else found[1]
+        tables.append(index.select("video_id", "status", "reason", "message"))
+    return pl.concat(tables)

@@ -1,22 +1,30 @@
-"""Pictures of the collection's videos, from the frames that were sampled: by id and second, and in rows."""
+"""Pictures of the collection's videos, from the frames that were sampled."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import groupby, islice
 
 import numpy as np
 from PIL import Image
 
-from hapvr.data.frames import VideoFrames
+from hapvr.data.frames import THUMBNAIL_PX, VideoFrames, thumbnail
 from hapvr.errors import DataError
+from hapvr.search.duplicates import DuplicatePair, GroupMember
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
-GAP_PX = 4
 KEPT_VIDEOS = 16
 """Videos whose frames are in memory; at 256 px a frame has about 15 kB."""
+GAP_PX = 4
+NUM_ROWS = 8
+NUM_MEMBERS = 6
+STEPS_S = (0.0, 1.0, 2.0)
+"""Seconds after the beginning of the common part that a pair's pictures show."""
+
+Sheet = tuple[Image.Image, list[str]]
+"""A picture of rows, and what each row shows; no row where there are no frames."""
 
 
 class StoredPictures:
@@ -24,39 +32,48 @@ class StoredPictures:
 
     def __init__(self, project: Project, shards: Mapping[str, str]) -> None:
         """shards: video id -> shard."""
-        self._project = project
-        self._shards = shards
-        self._kept: OrderedDict[str, VideoFrames | None] = OrderedDict()
-        self._guard = threading.Lock()
 
-    def at(self, video_id: str, second: float) -> bytes | None:
-        """The JPEG of the sampled frame that is nearest to a second; None where there are no frames of the video."""
-        with self._guard:
-            if video_id in self._kept:
-                self._kept.move_to_end(video_id)
-                return nearest(self._kept[video_id], second)
+        @lru_cache(KEPT_VIDEOS)
+        def read(video_id: str) -> VideoFrames | None:
+            if video_id not in shards:
+                return None
+            try:
+                return open_frames(project, shards[video_id]).read(video_id)
+            except DataError:  # imported features have none
+                return None
+
+        self._read = read
+
+    def at(self, video_id: str, second: float | None = None) -> bytes | None:
+        """The JPEG of the sampled frame that is nearest to a second, by default the middle one; None where there are none."""
         frames = self._read(video_id)
-        with self._guard:
-            self._kept[video_id] = frames
-            while len(self._kept) > KEPT_VIDEOS:
-                self._kept.popitem(last=False)
-        return nearest(frames, second)
-
-    def _read(self, video_id: str) -> VideoFrames | None:
-        if video_id not in self._shards:
+        if frames is None or not frames.jpegs:
             return None
-        try:
-            with open_frames(self._project, self._shards[video_id]) as frames:
-                return frames.read(video_id)
-        except DataError:  # imported features have none, and the file may be gone
-            return None
+        if second is None:
+            return frames.jpegs[len(frames.jpegs) // 2]
+        return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
 
 
-def nearest(frames: VideoFrames | None, second: float) -> bytes | None:
-    """The JPEG that is nearest to a second."""
-    if frames is None or not frames.jpegs:
-        return None
-    return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
+def pairs_sheet(pictures: StoredPictures, pairs: Sequence[DuplicatePair]) -> Sheet:
+    """A row per pair, the surest first: three frames of each video from where the common part begins."""
+    rows, names = [], []
+    for pair in sorted(pairs, key=lambda one: -one.probability)[:NUM_ROWS]:
+        places = ((pair.first, pair.first_start_s), (pair.second, pair.second_start_s))
+        shown = [pictures.at(video_id, start + step) for video_id, start in places for step in STEPS_S]
+        rows.append([thumbnail(jpeg) for jpeg in shown if jpeg is not None])
+        names.append(f"{pair.kind}, {100 * pair.probability:.1f} %: {pair.first} - {pair.second}")
+    return picture_grid(rows, cell_px=THUMBNAIL_PX), names if any(rows) else []
+
+
+def groups_sheet(pictures: StoredPictures, members: Sequence[GroupMember]) -> Sheet:
+    """A row per group, as they come: the middle frame of the copy to keep, then of the others."""
+    rows, names = [], []
+    for name, found in islice(groupby(members, key=lambda member: member.group), NUM_ROWS):
+        group = list(found)
+        shown = [pictures.at(member.video_id) for member in group[:NUM_MEMBERS]]
+        rows.append([thumbnail(jpeg) for jpeg in shown if jpeg is not None])
+        names.append(f"group {name}, {len(group)} videos, keep {group[0].video_id}")
+    return picture_grid(rows, cell_px=THUMBNAIL_PX), names if any(rows) else []
 
 
 def picture_grid(rows: Sequence[Sequence[Image.Image]], *, cell_px: tuple[int, int]) -> Image.Image:

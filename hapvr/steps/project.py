@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from hapvr.config import Config
 from hapvr.config_file import load_config
@@ -18,8 +18,7 @@ from hapvr.files import naming_full_disk
 COLLECTION_FILE = "collection.yaml"
 """The configuration of a data root that `hapvr index add` made."""
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+StepFunction = TypeVar("StepFunction", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -58,19 +57,15 @@ class Project:
         return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
 
 
-def full_disk_is_named(
-    hint: str,
-) -> Callable[[Callable[Concatenate[Project, Given], Result]], Callable[Concatenate[Project, Given], Result]]:
+def full_disk_is_named(hint: str) -> Callable[[StepFunction], StepFunction]:
     """For a step that writes through several libraries: a full disk becomes a DataError. hint: what to do after making space."""
 
-    def decorate(
-        step: Callable[Concatenate[Project, Given], Result],
-    ) -> Callable[Concatenate[Project, Given], Result]:
+    def decorate(step: StepFunction) -> StepFunction:
         @wraps(step)
-        def call(project: Project, /, *given: Given.args, **named: Given.kwargs) -> Result:
+        def call(project: Project, *given: Any, **named: Any) -> Any:
             with naming_full_disk(project.root.url, hint=hint):
                 return step(project, *given, **named)
 
-        return call
+        return cast(StepFunction, call)
 
     return decorate

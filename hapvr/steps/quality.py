@@ -14,10 +14,42 @@ from hapvr.data.features import FeatureFile
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import VIDEOS_STAGE, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.errors import DataError
 from hapvr.steps.project import Project
-from hapvr.steps.shard_check import check_shard
 
 MAX_NAMED = 10
+# A rate is a part of a shard's videos; failed: could be had, but could not be decoded; duplicate: bytes equal another video's.
+MAX_UNAVAILABLE_RATE = 0.5
+MAX_FAILED_RATE = 0.2
+MAX_DUPLICATE_RATE = 0.1
+MAX_FRAME_RATE_ERROR = 0.1
+MAX_NORM_ERROR = 0.01
+
+UNAVAILABLE_HINT = (
+    "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
+    "the proxy of the environment, then materialise the shard again."
+)
+FAILED_HINT = (
+    "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or leave "
+    "them out."
+)
+DUPLICATE_HINT = (
+    "Files with equal bytes under several names. In training they count as different videos, which teaches the model that "
+    "copies are negatives: remove all but one of each."
+)
+UNDECODABLE_HINT = (
+    "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
+    "sampling.max_memory_bytes; the other files are damaged."
+)
+FRAME_RATE_HINT = "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one of them."
+VALUES_HINT = (
+    "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: delete the "
+    "shard's features and materialise them again; if it stays, fit the whitening again."
+)
+NORMS_HINT = (
+    "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without normalisation, or are "
+    "damaged."
+)
 
 
 @dataclass(frozen=True)
@@ -34,47 +66,24 @@ class Finding:
 
 def check_videos(project: Project, key: str) -> list[Finding]:
     """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all existing shards."""
-    limits = project.config.quality
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
     usable = index.filter(pl.col("status") == STATUS_OK)
     indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in shard_keys(project.root)]
     everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
-    repeated = (
-        everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique("sha256")
-    )
+    repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
+    copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [
-        _share(
-            "unavailable_videos",
-            unavailable,
-            index,
-            limits.max_unavailable_rate,
-            "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-            "download.proxy, then materialise the shard again; or raise quality.max_unavailable_rate.",
-        ),
-        _share(
-            "failed_videos",
-            failed,
-            index,
-            limits.max_failed_rate,
-            "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or "
-            "leave them out.",
-        ),
-        _share(
-            "duplicate_videos",
-            usable.join(repeated, on="sha256", how="semi").sort("video_id"),
-            usable,
-            limits.max_duplicate_rate,
-            "Files with equal bytes under several names. In training they count as different videos, which teaches the model "
-            "that copies are negatives: remove all but one of each.",
-        ),
+        _share("unavailable_videos", unavailable, index, MAX_UNAVAILABLE_RATE, UNAVAILABLE_HINT),
+        _share("failed_videos", failed, index, MAX_FAILED_RATE, FAILED_HINT),
+        _share("duplicate_videos", copies, usable, MAX_DUPLICATE_RATE, DUPLICATE_HINT),
     ]
 
 
 def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
-    limits, sampling = project.config.quality, project.config.sampling
+    sampling = project.config.sampling
     shard = project.shard(FRAMES_STAGE, key)
     index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
     usable = before.filter(pl.col("status") == STATUS_OK)
@@ -84,28 +93,13 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     rates = (
         index.filter(pl.col("status") == STATUS_OK)
         .join(before.select("video_id", "duration_s"), on="video_id")
-        .filter(pl.col("duration_s") * sampling.fps >= sampling.min_frames)
+        .filter(pl.col("duration_s") * sampling.fps >= 1)
     )
-    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > limits.max_frame_rate_error * expected)
-    unstored = Finding("stored_bytes", True, "error", {"state": "not stored"})
+    off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
     return [
-        _share(
-            "undecodable_videos",
-            lost,
-            index,
-            limits.max_failed_rate,
-            "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
-            "sampling.max_memory_bytes; the other files are damaged.",
-        ),
-        _share(
-            "frame_rate",
-            off,
-            rates,
-            limits.max_failed_rate,
-            "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one "
-            "of them; if the frames are right, raise quality.max_frame_rate_error.",
-        ),
-        check_stored(shard) if sampling.store_frames else unstored,
+        _share("undecodable_videos", lost, index, MAX_FAILED_RATE, UNDECODABLE_HINT),
+        _share("frame_rate", off, rates, MAX_FAILED_RATE, FRAME_RATE_HINT),
+        check_stored(shard),
     ]
 
 
@@ -121,42 +115,27 @@ def check_features(project: Project, key: str) -> list[Finding]:
             bad_values.append(video_id)
         else:
             worst = max(worst, error)
-            if error > project.config.quality.max_norm_error:
+            if error > MAX_NORM_ERROR:
                 bad_norms.append(video_id)
+    values = {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]}
+    norms_found = {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]}
     return [
-        Finding(
-            "feature_values",
-            not bad_values,
-            "error",
-            {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]},
-            "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: "
-            "delete the shard's features and materialise them again; if it stays, fit the whitening again.",
-        ),
-        Finding(
-            "feature_norms",
-            not bad_norms,
-            "error",
-            {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]},
-            "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without "
-            "normalisation, or are damaged.",
-        ),
+        Finding("feature_values", not bad_values, "error", values, VALUES_HINT),
+        Finding("feature_norms", not bad_norms, "error", norms_found, NORMS_HINT),
         check_stored(shard),
     ]
 
 
 def check_stored(shard: Shard) -> Finding:
     """stored_bytes: whether the data file still has the digest that was written down."""
-    found = check_shard(shard)
-    return Finding("stored_bytes", found.state == "ok", "error", {"state": found.state}, found.message)
+    try:
+        shard.verify()
+    except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
+        return Finding("stored_bytes", False, "error", {"state": "damaged"}, str(error))
+    return Finding("stored_bytes", True, "error", {"state": "ok"})
 
 
 def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, hint: str) -> Finding:
-    rate = len(rows) / max(len(of), 1)
-    values = {
-        "rate": rate,
-        "limit": limit,
-        "videos": len(rows),
-        "of": len(of),
-        "examples": rows["video_id"].head(MAX_NAMED).to_list(),
-    }
+    rate, examples = len(rows) / max(len(of), 1), rows["video_id"].head(MAX_NAMED).to_list()
+    values = {"rate": rate, "limit": limit, "videos": len(rows), "of": len(of), "examples": examples}
     return Finding(name, rate <= limit, "warn", values, hint)

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.whitening import load_whitening
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureStore
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.model.checkpoint import load_network
+from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
+from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.provenance import file_sha256
 from hapvr.registry.versions import data_digest, log_model, register
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
+from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores
+from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
-from hapvr.steps.onnx_export import export_onnx
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.steps.segment_scores import segment_metrics, segments_of_benchmarks
-from hapvr.steps.training import TrainingRun, require_trained_backbone, tracker_of
+from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
 from hapvr.train.run_folder import read_record
+
+CHECKED_VIDEOS = 4
+CHECKED_FRAMES = 6
+"""Frames checked per video: torch takes half a second for a frame."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +64,12 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     calibrated = calibrate(project, run)
     fitted = calibrated.calibration
     checks = held_out_checks(project, run, fitted) if fitted is not None else ()
-    segments = segments_of_benchmarks(project, run, fitted)
     backbone = load_backbone(project.config.backbone)
-    require_trained_backbone(run, backbone.settings, what="the bundle would be made")
+    require_trained_on(run, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
-    card = model_card(
-        project, run, scores=scores, segments=segments, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx
-    )
+    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
     bundle = write_bundle(
         run.folder / "bundle",
         BundleParts(
@@ -79,11 +87,11 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         ),
     )
     if calibrated.figure is not None:
-        tracker.figure(run.mlflow_run_id, calibrated.figure, "calibration/reliability")
-    tracker.metrics(run.mlflow_run_id, checked_metrics(checks) | segment_metrics(segments))
-    tracker.text(run.mlflow_run_id, card, CARD_FILE)
+        tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
+    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
+    tracker.client.log_text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
-    tracker.end(run.mlflow_run_id)
+    tracker.client.set_terminated(run.mlflow_run_id)
     # The data is what the training read, which may be less than what is there by now.
     lineage = {"backbone.weights": backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
     name = project.config.tracking.registered_model
@@ -100,3 +108,42 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         card=card,
         figure=calibrated.figure,
     )
+
+
+def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:
+    """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
+
+    All pairs of the first CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
+    """
+    if not project.config.tracking.onnx:
+        return {"reason": "tracking.onnx is false"}
+    whitening = load_whitening(project.root)
+    try:
+        return write_onnx(
+            folder,
+            backbone=backbone,
+            whitening=whitening,
+            network=load_network(run.network_folder)[0],
+            frames=list(itertools.islice(_crops(project, backbone.crop_px), CHECKED_VIDEOS)),
+            features=list(itertools.islice(_features(project, whitening), CHECKED_VIDEOS)),
+        )
+    except NotExported as error:
+        return {"reason": str(error)}
+
+
+def _crops(project: Project, crop_px: int) -> Iterator[Tensor]:
+    """The first frames of each video, [N, 3, crop_px, crop_px] uint8."""
+    for key in sorted(project.root.list_folders(FRAMES_STAGE)):
+        reader = open_frames(project, key)
+        for video_id in reader.video_ids:
+            yield center_crop(decode_frames(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px)
+
+
+def _features(project: Project, whitening: Whitening) -> Iterator[Tensor]:
+    """The stored features of each video, [T, R, D], of the shards that are finished and have this whitening."""
+    for key in sorted(project.root.list_folders(FEATURES_STAGE)):
+        found = project.shard(FEATURES_STAGE, key).provenance()
+        if found is not None and found.settings.get("whitening") == whitening.sha256:
+            store = FeatureStore(project.root, [key])
+            for _, regions in store.read(sorted(store.available())[:CHECKED_VIDEOS]):
+                yield regions

@@ -1,28 +1,154 @@
-"""Step 12: the index of the collection, kept up to date from descriptor shards (asset `search_index`)."""
+"""Steps 11 and 12: descriptors of all frames by the champion's network (asset `frame_descriptors`), and the index that is kept
+up to date from them (asset `search_index`)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import warnings
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import finished_shards
+from hapvr.data.features import FeatureFile, finished_shards, without_extras
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
+from hapvr.data.shards import STATUS_OK, index_row
+from hapvr.data.tensors import tensor_shape
 from hapvr.errors import DamagedError, DataError
+from hapvr.networks.backbone import load_backbone
+from hapvr.networks.extract import choose_device, region_embedder
+from hapvr.networks.weights import state_sha256
+from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.search.current import BLANK_FILE, FOLDER, CurrentIndex, model_place, serving_index, write_current
-from hapvr.search.index import STATE_FILE, FrameIndex, IndexStatus
-from hapvr.search.shards import descriptor_shard, searchable
-from hapvr.search.vectors import VECTOR
-from hapvr.steps.descriptors import is_described, make_descriptors
+from hapvr.provenance import Provenance
+from hapvr.search.collection import (
+    BLANK_FILE,
+    FOLDER,
+    CurrentIndex,
+    known_blank,
+    model_place,
+    read_blank,
+    serving_index,
+    write_blank,
+    write_current,
+)
+from hapvr.search.descriptors import (
+    INDEX_COLUMNS,
+    MAX_FROZEN_SIMILARITY,
+    ROW_GROUP_ROWS,
+    blank_pictures,
+    descriptor_columns,
+    descriptor_shard,
+    fields,
+    frame_descriptors,
+    mean_directions,
+    searchable,
+)
+from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
+from hapvr.steps.features import feature_settings
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
+KEPT_MODELS = 1
+"""Models before the current one whose indexes are kept for a rollback."""
+
+
+def make_descriptors(
+    project: Project, key: str, model: SearchModel, *, progress: Progress = no_progress
+) -> StageResult:
+    """Describe every frame of the shard's videos that has features; the others keep their failed row.
+
+    Raises DataError where the features are missing or do not go with the model.
+    """
+    features = project.shard(FEATURES_STAGE, key)
+    settings = features.require({}).settings
+    model.model.require_features(settings)
+    with features.open_data() as file:
+        (_, dims), _ = tensor_shape(file.schema_arrow.field("regions"))
+    if dims != model.network.dims:
+        raise DataError(
+            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.network.dims}; "
+            "extract features with the model's settings, or take the model that was trained on these"
+        )
+    device = choose_device(project.config.device)
+    model.network.to(device)
+    blank = _blank(project, model, settings, device)
+    rows = features.rows()
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        file = FeatureFile(features, extras=model.network.needs_extras)
+        for video_id in video_ids:
+            regions, timestamps_s = file.read(video_id)
+            with torch.inference_mode():
+                embedded = model.network.embed(torch.from_numpy(regions).to(device))
+            found = frame_descriptors(
+                embedded.float().cpu().numpy(), blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY
+            )
+            row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
+            yield VideoEntry(row, descriptor_columns(video_id, found, timestamps_s), len(regions))
+
+    return build_shard(
+        _recipe(project, key, model, blank),
+        video_ids=[row["video_id"] for row in rows if row["status"] == STATUS_OK],
+        make=make,
+        lost=failed_rows(rows, num_kept=0),
+        progress=progress,
+    )
+
+
+def is_described(project: Project, key: str, model: SearchModel) -> bool:
+    """Whether the shard's descriptors are those of its features by this model. Raises DataError as `make_descriptors` does."""
+    recipe = _recipe(project, key, model, known_blank(project.root, model.digest))
+    return recipe.shard.is_finished(recipe.provenance)
+
+
+def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]) -> ShardRecipe:
+    features = project.shard(FEATURES_STAGE, key)
+    settings = {
+        "model": model.digest,
+        "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
+        "features": dict(features.require({}).settings),
+        "blank": state_sha256({"blank": torch.from_numpy(blank)}) if len(blank) else "",
+    }
+    return ShardRecipe(
+        shard=descriptor_shard(project.root, model.digest, key),
+        settings=settings,
+        inputs={"features": features.digest()},
+        columns=fields(model.network.embedding_dims),
+        index_columns=INDEX_COLUMNS,
+        row_group_rows=ROW_GROUP_ROWS,
+    )
+
+
+def _blank(
+    project: Project, model: SearchModel, settings: Mapping[str, Any], device: torch.device
+) -> npt.NDArray[np.float32]:
+    """[B, D] of pictures of one colour; none where features came from elsewhere, so that their backbone is not at hand."""
+    root = project.root
+    if "imported" in settings or not root.exists(PROVENANCE_NAME):
+        return np.zeros((0, 0), np.float32)
+    with root.lock(f"{model_place(model.digest)}/blank"):
+        if not known_blank(root, model.digest).size:
+            backbone, whitening = load_backbone(project.config.backbone), load_whitening(root)
+            now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
+            if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
+                raise DataError(
+                    f"search: the features were made with other settings than the configuration has: "
+                    f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
+                )
+            with torch.inference_mode():
+                embed = region_embedder(backbone, whitening, device, extras=model.network.needs_extras)
+                regions = embed(torch.from_numpy(blank_pictures(backbone.crop_px))).to(device)
+                embedded = model.network.embed(regions[:, None])[:, 0]
+            write_blank(root, model.digest, mean_directions(embedded.float().cpu().numpy()))
+    return read_blank(root, model.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,62 +180,61 @@ def update_index(
     the first shard on; the present one answers until then. Raises DataError where there are no features, or features
     that do not go with the model.
     """
-    root = project.root
+    root, settings = project.root, project.config.search.index
     with root.lock(FOLDER):
         serving = serving_index(root)
-        finished, awaited = finished_shards(project.root)
+        finished, awaited = finished_shards(root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
         place = _place(root, model.digest, serving, rebuild=rebuild)
-        settings = project.config.search.index
-        index = None
+        index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):
             index = FrameIndex.open(root.url_of(place), settings=settings)
-        known, revision = ({}, None) if index is None else (index.status().shards, index.status().revision)
-        added: list[str] = []
-        replaced: list[str] = []
+            known, revision = index.shard_digests(), index.status().revision
+        changed: dict[str, list[str]] = {"added": [], "replaced": []}
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
-            if key not in known or known[key].digest != shard.data_digest():
-                try:
-                    rows = searchable(shard)
-                except DamagedError as error:
-                    warnings.warn(f"{error}. They are made again", stacklevel=2)
-                    root.delete(shard.index_name)
-                    shard = make_descriptors(project, key, model).shard
-                    rows = searchable(shard)
-                if index is None:
-                    serving = _named(root, serving, place)
-                    provenance = {"model": model.uri, "digest": model.digest}
-                    dims = rows.videos[VECTOR].type.list_size
-                    index = FrameIndex.create(root.url_of(place), dims, provenance, settings=settings)
-                index.replace_shard(key, *rows, digest=shard.data_digest())
-                (replaced if key in known else added).append(key)
+            if known.get(key) == shard.data_digest():
+                continue
+            try:
+                rows = searchable(shard)
+            except DamagedError as error:
+                warnings.warn(f"{error}. They are made again", stacklevel=2)
+                root.delete(shard.index_name)
+                shard = make_descriptors(project, key, model).shard
+                rows = searchable(shard)
+            if index is None:
+                serving = _named(root, serving, place)
+                made_with = {"model": model.uri, "digest": model.digest}
+                index = FrameIndex.create(
+                    root.url_of(place), model.network.embedding_dims, made_with, settings=settings
+                )
+            index.replace_shard(key, *rows, digest=shard.data_digest())
+            changed["replaced" if key in known else "added"].append(key)
         assert index is not None
         removed = [key for key in known if key not in finished and key not in awaited]
         for key in removed:
             index.delete_shard(key)
         index.optimise()
-        recall, least = index.recall(), settings.min_recall
-        if recall < least:  # lists of vectors that have changed since may be of no use
+        recall = index.recall()
+        if recall < MIN_RECALL:  # lists of vectors that have changed since may be of no use
             index.optimise(rebuild=True)
             recall = index.recall()
-        passed = recall >= least
         progress(len(finished), len(finished))
-        before = serving
+        passed, before, status = recall >= MIN_RECALL, serving, index.status()
         if passed:
-            serving = _serve(project, model, place, recall, before)
+            serving = _serve(root, model, place, recall, before)
         return IndexUpdate(
             serving=serving,
             passed=passed,
-            status=index.status(),
+            status=status,
             recall=recall,
-            added=tuple(added),
-            replaced=tuple(replaced),
+            added=tuple(changed["added"]),
+            replaced=tuple(changed["replaced"]),
             removed=tuple(removed),
             awaited=awaited,
-            done=index.status().revision != revision or serving != before,
+            done=status.revision != revision or serving != before,
         )
 
 
@@ -131,7 +256,7 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     root = project.root
     finished, _ = finished_shards(project.root)
     undescribed = {
-        key: _digest([model.digest, project.shard(FEATURES_STAGE, key).digest()])
+        key: digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
         for key in finished
         if not is_described(project, key, model)
     }
@@ -141,14 +266,10 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     serving = serving_index(root)
     held = {}
     if serving is not None and serving.digest == model.digest:
-        held = {key: entry.digest for key, entry in serving.open(root, project.config.search).status().shards.items()}
+        held = serving.shards(root)
     # `since`: a champion that comes back twice is another state the second time.
     state = [model.digest, serving and [serving.place, serving.since], held, described, undescribed]
-    return OutdatedIndex(undescribed, bool(undescribed) or held != described, _digest(state))
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return OutdatedIndex(undescribed, bool(undescribed) or held != described, digest_of(state))
 
 
 def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild: bool) -> str:
@@ -174,31 +295,28 @@ def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentI
     return serving
 
 
-def _serve(
-    project: Project, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
-) -> CurrentIndex:
+def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
     """Let an index answer, and remove those that nobody goes back to, of those that the record names.
 
     The one that it replaces stays until the next call, for searches that have it open.
     """
-    root, since = project.root, datetime.now(UTC).isoformat(timespec="seconds")
-    earlier: list[str] = []
+    since, made = datetime.now(UTC).isoformat(timespec="seconds"), [place]
     if before is not None:
         since = before.since if before.place == place else since
-        earlier = [one for one in (before.place, *before.made) if _is_there(root, one)]
-    made = list(dict.fromkeys([place, *earlier]))
+        made += [one for one in (before.place, *before.made) if _is_there(root, one)]
+    made = list(dict.fromkeys(made))
     models = list(dict.fromkeys(map(_model_of, made)))
-    kept = models[: 1 + project.config.search.keep_models]
     serving = CurrentIndex(
         place=place, model=model.uri, digest=model.digest, recall=recall, since=since, made=tuple(made)
     )
     if serving != before:
         write_current(root, serving)
+    forgotten = models[1 + KEPT_MODELS :]
     for one in made[1:]:
         replaced = _model_of(one) == model.digest and before is not None and one != before.place
-        if replaced or _model_of(one) not in kept:
+        if replaced or _model_of(one) in forgotten:
             _remove(root, one)
-    for digest in models[len(kept) :]:
+    for digest in forgotten:
         above = model_place(digest)
         _remove(root, f"{above}/descriptors")
         root.delete(f"{above}/{BLANK_FILE}")

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
+from hapvr.model.description import read_description as read_network
+from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
-from hapvr.search.current import CurrentIndex, network_digest, serving_index, stored_network_digest
+from hapvr.search.collection import CurrentIndex
+from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from hapvr.scorer.similarity_model import SimilarityModel
 
 REGISTERED = "models:/"
+DIGITS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,38 +72,23 @@ def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> 
     return folder
 
 
-def check_model(project: Project, model: str) -> None:
-    """Raise as `index_bundle` does, also where there is no index yet: then any bundle will do."""
-    current = serving_index(project.root)
-    if current is None:
-        read_description(_place(project, model))
-    else:
-        index_bundle(project, current, model)
-
-
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
     """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
     an error."""
-    hint = "`hapvr index update` brings it up to date"
-    warnings = (
-        f"{current.model}, which the index was made with, is not in the registry any more; what is loaded answers until the "
-        f"next start; {hint}",
-        f"the registry has no champion of {project.config.tracking.registered_model} any more; {current.model} keeps answering",
-    )
     try:
         require_store(project.tracking_uri)
     except HapvrError:
         return ()
-    champion = ""
-    for uri, warning in zip((current.model, _champion(project)), warnings, strict=True):
-        try:
-            champion = pinned_uri(uri, project.tracking_uri)
-        except (RegistryError, DamagedError, MissingPartError):
-            return ()
-        except DataError:
-            return (warning,)
+    try:
+        champion = pinned_uri(_champion(project), project.tracking_uri)
+    except (RegistryError, DamagedError, MissingPartError):
+        return ()
+    except DataError:
+        name = project.config.tracking.registered_model
+        return (f"the registry has no champion of {name} any more; {current.model} keeps answering",)
     if champion == current.model:
         return ()
+    hint = "`hapvr index update` brings it up to date"
     return (f"the index was made with {current.model}, and the champion is {champion}; {hint}",)
 
 
@@ -109,3 +98,15 @@ def _champion(project: Project) -> str:
 
 def _place(project: Project, model: str) -> Path:
     return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else Path(model)
+
+
+def network_digest(network: VideoNetwork) -> str:
+    """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
+    from hapvr.networks.weights import state_sha256
+
+    return digest_of([network.scoring_settings(), state_sha256(network.state_dict())])[:DIGITS]
+
+
+def stored_network_digest(folder: Path) -> str:
+    """`network_digest` of the network in a folder of `save_network`, without torch. Raises DataError for a damaged one."""
+    return digest_of([read_network(folder).scoring_settings(), weights_sha256(folder)])[:DIGITS]

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.provenance import Provenance, file_sha256
-from hapvr.scorer.access import Access
+from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.deadline import Deadline
-from hapvr.scorer.pictures import is_picture
-from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
+from hapvr.scorer.description import read_description
+from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.settings import ServingConfig
-from hapvr.scorer.similarity_model import bundle_features
+from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.collection import SearchableCollection
-from hapvr.search.current import CurrentIndex, current_index, read_blank
-from hapvr.search.engine import SearchEngine
-from hapvr.search.fine import FORMAT as SCORES_FORMAT
-from hapvr.search.fine import ScoredCandidate
-from hapvr.search.index import FrameIndex
+from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
+from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
+from hapvr.search.engine import FORMAT as SCORES_FORMAT
+from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.marks import read_marks
-from hapvr.search.match import FrameMatrix, Match, SearchAnswer, coverage
-from hapvr.search.query import Part, Query, cut, printable, thin
-from hapvr.search.shards import ShardIndex, descriptor_shard, searchable
+from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
+from hapvr.search.votes import Candidate
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
 
@@ -67,21 +61,17 @@ class SearchOptions:
 
 
 @dataclass(kw_only=True, eq=False)
-class Searcher:
+class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. damage: what is wrong with the files of the index that were checked.
+    version that the index names.
     """
 
     project: Project
-    engine: SearchEngine
-    collection: SearchableCollection
     current: CurrentIndex
-    index: FrameIndex
     indexed: Mapping[str, str]
     follows_registry: bool
-    damage: list[str] = field(default_factory=list)
     _registry_warnings: tuple[str, ...] = ()
 
     @staticmethod
@@ -101,24 +91,21 @@ class Searcher:
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
         shard_of = index.videos()
-        collection = SearchableCollection(
-            root, shard_of, require=bundle_features(folder).require, extras=scorer.networks.needs_extras
-        )
-        engine = SearchEngine(
+        searcher = Searcher(
             scorer=scorer,
             index=index,
-            videos=collection,
+            collection=SearchableCollection(
+                root,
+                shard_of,
+                require=partial(read_description(folder).require_features, folder),
+                extras=scorer.networks.needs_extras,
+            ),
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
-            settings=settings,
-        )
-        searcher = Searcher(
+            candidates=settings.candidates,
             project=project,
-            engine=engine,
-            collection=collection,
             current=current,
-            index=index,
-            indexed={key: entry.digest for key, entry in index.status().shards.items()},
+            indexed=index.shard_digests(),
             follows_registry=model is None and current.model.startswith("models:/"),
         )
         searcher.look_at_registry()
@@ -129,32 +116,10 @@ class Searcher:
         if self.follows_registry:
             self._registry_warnings = registry_warnings(self.project, self.current)
 
-    def verify_in_background(self, passed: set[str]) -> None:
-        """Read every file of the index meanwhile; once one is found damaged, searches raise DamagedError.
-
-        passed: digests of files that need not be read again, see `FrameIndex.verify`.
-        """
-
-        def verify() -> None:
-            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(self.index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
-
-        # No daemon: Python ends those inside of native code, which aborts the process.
-        threading.Thread(target=verify, name="verify-index").start()
-
     @property
     def warnings(self) -> tuple[str, ...]:
         """What every answer says of the model."""
         return (*([self.scorer.warning] if self.scorer.warning else ()), *self._registry_warnings)
-
-    @property
-    def scorer(self) -> VideoScorer:
-        return self.engine.scorer
-
-    @property
-    def num_videos(self) -> int:
-        """Videos of the collection that can be found."""
-        return self.engine.num_videos
 
     @property
     def calibration(self) -> Calibration:
@@ -190,41 +155,35 @@ class Searcher:
 
         name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
         """
-        place, began = str(query), time.perf_counter()
+        place = str(query)
         if "://" not in place and is_picture(place):
             features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
         else:
             with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline) as videos:
                 features = videos.get(place)
         digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
-        read_s = time.perf_counter() - began
-        return Query(name=name or printable(place), features=features, sha256=digest, read_s=read_s)
+        return Query(name=name or printable(place), features=features, sha256=digest)
 
     def read_id(self, video_id: str) -> Query:
         """A video of the collection as a query, which does not find itself. Raises DataError for an unknown id."""
-        began = time.perf_counter()
-        features = self.collection.whole(video_id)
         digest = self.collection.metadata.of(video_id).sha256
-        read_s = time.perf_counter() - began
-        return Query(name=video_id, features=features, sha256=digest, read_s=read_s, video_id=video_id)
+        return Query(name=video_id, features=self.collection.whole(video_id), sha256=digest, video_id=video_id)
 
     def answer(self, query: Query, options: SearchOptions, *, deadline: Deadline = NEVER) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
-        scorer, fps, began = self.scorer, self.scorer.sampling.fps, time.perf_counter()
+        scorer, fps = self.scorer, self.scorer.sampling.fps
         if options.min_probability > 0 and scorer.calibration is None:
             raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
         part = query.features
         if options.part is not None:
             part = cut(part, options.part, name=query.name, fps=fps)
         embedded = scorer.embed(part, deadline)
-        embed_s = query.read_s + time.perf_counter() - began
-        self._require_whole()
-        result = self.engine.rank(embedded, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
-        began = time.perf_counter()
+        shortlist = self.shortlist(embedded, allowed=_allowed(options.folder, query.video_id))
+        candidates, lost = self.score(embedded, shortlist, deadline)
         seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
         matches: list[Match] = []
-        for candidate, probability, mark in self._wanted(result.candidates, query, options):
-            segments = self.engine.segments(embedded, candidate, deadline) if options.segments else None
+        for candidate, probability, mark in self._wanted(candidates, query, options):
+            segments = self.segments(embedded, candidate, deadline) if options.segments else None
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
                 covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
@@ -238,7 +197,6 @@ class Searcher:
                     segments=segments or (),
                     query_covered=covered[0],
                     reference_covered=covered[1],
-                    votes=candidate.votes,
                     mark=mark,
                 )
             )
@@ -250,10 +208,9 @@ class Searcher:
             matches=tuple(matches),
             seconds=seconds,
             prior=None if calibration is None else (options.prior or calibration.prior),
-            compared=len(result.candidates),
+            compared=len(candidates),
             videos=self.num_videos,
-            warnings=(*self.warnings, *_lost_warning(result.lost)),
-            timings_s={"query": embed_s, **result.timings_s, "segments": time.perf_counter() - began},
+            warnings=(*self.warnings, *_lost_warning(lost)),
         )
 
     def find_copies(
@@ -263,23 +220,24 @@ class Searcher:
 
         None for a video that shows nothing. Raises DataError from a model without calibration.
         """
-        query = self._embedded(video_id)
-        self._require_whole()
+        query = self.scorer.embed(self.collection.whole(video_id))
         try:
-            result = self.engine.rank(query, allowed=_allowed("", video_id))
+            candidates, _ = self.score(query, self.shortlist(query, allowed=_allowed("", video_id)))
         except VideoError:
             return []
         return [
-            (candidate, self.engine.segments(query, candidate))
-            for candidate in result.candidates
+            (candidate, self.segments(query, candidate))
+            for candidate in candidates
             if self.calibration.probability(candidate.similarity) >= least_probability
         ]
 
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
-        query = self._embedded(video_id)
-        candidate = self.engine.score(query, other)
-        return candidate, self.engine.segments(query, candidate)
+        query = self.scorer.embed(self.collection.whole(video_id))
+        scores, lost = self.score(query, [Candidate(video_id=other, votes=0.0, windows=())])
+        if lost:
+            raise DataError(lost[other])
+        return scores[0], self.segments(query, scores[0])
 
     def within(self, key: str) -> Searcher:
         """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
@@ -287,8 +245,7 @@ class Searcher:
         Raises DataError and DamagedError where its descriptors cannot be read.
         """
         rows = searchable(descriptor_shard(self.project.root, self.current.digest, key))
-        num_videos = len(self.collection.video_ids(key))
-        return replace(self, engine=replace(self.engine, index=ShardIndex(rows), num_videos=num_videos))
+        return replace(self, index=ShardIndex(rows), num_videos=len(self.collection.video_ids(key)))
 
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
         """How similar the frames of a query and of a video of the collection are.
@@ -312,25 +269,12 @@ class Searcher:
             segments=self.scorer.segments_in(values, first.clock, second.clock),
         )
 
-    def page(self, answers: Sequence[SearchAnswer]) -> str:
-        """Answers as one HTML document with pictures."""
-        from hapvr.steps.search_page import search_page
-
-        return search_page(self.project, answers, self.collection)
-
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
         """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
         _ = self.calibration  # there must be one, or nobody knows what is a match
         if key not in self.indexed:
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
         return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
-
-    def seconds_of(self, video_id: str) -> float:
-        """How long a video of the collection lasts, to one sampled frame. Raises DataError for an unknown id."""
-        return self.collection.times(video_id)[-1] + 1 / self.scorer.sampling.fps
-
-    def _embedded(self, video_id: str) -> EmbeddedVideo:
-        return self.scorer.embed(self.collection.whole(video_id))
 
     def _wanted(
         self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
@@ -348,10 +292,6 @@ class Searcher:
             if mark == "match" or (mark is None and not unlikely):
                 yield one, probability, mark or ""
 
-    def _require_whole(self) -> None:
-        if self.damage:
-            raise DamagedError("; ".join(self.damage[:STALE_SHOWN]))
-
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
     """What a search for a query gives; one that cannot be used is an answer with an error."""
@@ -359,7 +299,7 @@ def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> Search
         return search(query)
     except (VideoError, DataError) as error:
         reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
-        return SearchAnswer(query=printable(query), timings_s={}, error=printable(reason))
+        return SearchAnswer(query=printable(query), error=printable(reason))
 
 
 def search_fingerprint(
@@ -367,7 +307,7 @@ def search_fingerprint(
 ) -> str:
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
     settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
-    settings = project.config.search.model_dump(mode="json", exclude={"index", "keep_models", "duplicates"})
+    settings = project.config.search.model_dump(mode="json", exclude={"index", "min_duplicate_probability"})
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint

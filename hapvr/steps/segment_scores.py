@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +11,30 @@ import polars as pl
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.vcdb import VSC_NAMES
 from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
-from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
-from hapvr.files import write_atomic
-from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
-from hapvr.networks.extract import choose_device
-from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
 from hapvr.steps.benchmark_features import BenchmarkFeatures
-from hapvr.steps.evaluation import stored_similarities
-from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
-from hapvr.steps.training import TrainingRun
-from hapvr.steps.validation import benchmark_shards
-from hapvr.tables import read_frame
+from hapvr.tables import markdown_table, read_frame
 from hapvr.video.settings import SamplingConfig
 
 RETRIEVED = 20
 """References of each query that get segments, as many as a search shows by default."""
 
-LENGTHS_S = {"below 4 s": 4.0, "4 to 7.5 s": 7.5, "7.5 to 20 s": 20.0, "20 s and more": float("inf")}
-"""Classes of pairs by their longest true stretch of the query: around 3, 5, 10 and 30 s."""
-
 
 @dataclass(frozen=True, eq=False)
 class SegmentScores:
-    """metrics: of all pairs. by_length, by_edit: of the pairs with true segments alone, so that precision does not fall with
-    false pairs. predicted: PREDICTION_SCHEMA. threshold: relative frame similarity from which on frames counted as the same.
-    """
+    """metrics: of all pairs. by_edit: of the pairs with true segments alone, so that precision does not fall with false
+    pairs. threshold: relative frame similarity from which on frames counted as the same."""
 
     threshold: float
     metrics: SegmentMetrics
-    by_length: Mapping[str, SegmentMetrics]
     by_edit: Mapping[str, SegmentMetrics]
-    predicted: pl.DataFrame
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without the segments themselves."""
-        return {
-            "threshold": self.threshold,
-            "metrics": self.metrics.to_json(),
-            "by_length": {name: one.to_json() for name, one in self.by_length.items()},
-            "by_edit": {name: one.to_json() for name, one in self.by_edit.items()},
-        }
+        """Plain values."""
+        return asdict(self)
 
 
 def score_segments(
@@ -87,27 +64,16 @@ def score_segments(
         device=device,
     )
 
-    def by(column: str, table: pl.DataFrame) -> dict[str, SegmentMetrics]:
-        pair = ["query_id", "reference_id"]
-        groups = sorted(table.group_by(column), key=lambda group: str(group[0][0]))
-        return {
-            str(key): evaluate_segments(part, predicted.join(part, on=pair, how="semi"), fps=fps)
-            for (key,), part in groups
-        }
-
-    length = (pl.col("query_end_s") - pl.col("query_start_s")).max().over("query_id", "reference_id")
-    classes = length.cut(list(LENGTHS_S.values())[:-1], labels=list(LENGTHS_S), left_closed=True).cast(pl.String)
     by_edit = {}
     if definition.videos is not None:
+        pair = ["query_id", "reference_id"]
         edits = definition.videos.select(pl.col("video_id").alias("reference_id"), "edit")
-        by_edit = by("edit", true.join(edits, on="reference_id", how="left", maintain_order="left"))
-    return SegmentScores(
-        threshold=threshold,
-        metrics=evaluate_segments(true, predicted, fps=fps),
-        by_length=by("length", true.with_columns(classes.alias("length"))),
-        by_edit=by_edit,
-        predicted=predicted,
-    )
+        edited = true.join(edits, on="reference_id", how="left", maintain_order="left")
+        by_edit = {
+            str(edit): evaluate_segments(part, predicted.join(part, on=pair, how="semi"), fps=fps)
+            for (edit,), part in sorted(edited.group_by("edit"), key=lambda group: str(group[0][0]))
+        }
+    return SegmentScores(threshold, evaluate_segments(true, predicted, fps=fps), by_edit)
 
 
 def true_segments(definition: BenchmarkDefinition) -> pl.DataFrame:
@@ -163,64 +129,17 @@ def _predicted(
     return pl.DataFrame(rows, schema=PREDICTION_SCHEMA, orient="row").sort(list(PREDICTION_SCHEMA))
 
 
-def segments_of_benchmarks(
-    project: Project, run: TrainingRun, calibration: Calibration | None
-) -> dict[str, SegmentScores]:
-    """Benchmark -> how well the run's model finds segments there, with the calibrated frame similarity.
-
-    Of the benchmarks that the run was evaluated on, those that know true times, except the one that it was calibrated on.
-    Raises DataError if a benchmark has no stored similarities.
-    """
-    calibrated_on = None if calibration is None else calibration.source.get("benchmark")
-    network, _ = load_network(run.network_folder)
-    found = {}
-    for name in project.config.evaluation.benchmarks:
-        definition = load_definition(str(benchmark_folder(project, name) or name))
-        if name != calibrated_on and definition.segments is not None and not definition.segments.is_empty():
-            found[name] = score_segments(
-                network,
-                definition,
-                BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition),
-                stored_similarities(run, definition.name),
-                threshold=frame_threshold(calibration),
-                device=choose_device(project.config.device),
-            )
-    return found
-
-
-def segment_metrics(scores: Mapping[str, SegmentScores]) -> dict[str, float]:
-    """What a tracker keeps: `<benchmark>/segments/<metric>`, without what could not be measured."""
-    return {
-        f"{name}/segments/{metric}": value
-        for name, one in scores.items()
-        for metric, value in one.metrics.to_json().items()
-        if value is not None
-    }
-
-
 def segments_markdown(scores: SegmentScores) -> str:
-    """A table: all pairs, then pairs with true segments by length and by edit."""
-    titles = ("pairs", "true segments", "found", "P", "R", "F1", "micro-AP", "begin", "end", "within a frame")
-    lines = [
-        f"Segments at a frame similarity above {scores.threshold:.3f}; errors in sampled frames.",
-        "",
-        f"| {' | '.join(titles)} |",
-        "| --- |" + " ---: |" * (len(titles) - 1),
-    ]
-    for name, one in {"all": scores.metrics, **scores.by_length, **scores.by_edit}.items():
+    """A table: all pairs, then pairs with true segments by edit."""
+    rows = []
+    for name, one in {"all": scores.metrics, **scores.by_edit}.items():
         rates = [one.found_rate, one.precision, one.recall, one.f1, one.micro_ap, one.within_a_frame]
         cells = ["-" if rate is None else f"{100 * rate:.1f}" for rate in rates]
         cells[5:5] = ["-" if error is None else f"{error:.2f}" for error in (one.begin_error, one.end_error)]
-        lines.append(f"| {name} | {one.num_true} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        f"{scores.metrics.num_false_pairs} pairs without true segments have predicted ones; "
-        f"{scores.metrics.num_missed_pairs} pairs with true ones have none.",
-    ]
-    return "\n".join(lines)
-
-
-def write_matches(predicted: pl.DataFrame, path: Path) -> None:
-    """Segments as CSV with the columns of VSC2022's `matches.csv`."""
-    with write_atomic(path) as part:
-        part.write_text(predicted.rename(VSC_NAMES).write_csv(), encoding="utf-8")
+        rows.append((name, one.num_true, *cells))
+    head = ("pairs", "true segments", "found", "P", "R", "F1", "micro-AP", "begin", "end", "within a frame")
+    return (
+        f"Segments at a frame similarity above {scores.threshold:.3f}; errors in sampled frames.\n\n"
+        f"{markdown_table(head, rows)}\n\n{scores.metrics.num_false_pairs} pairs without true segments have predicted ones; "
+        f"{scores.metrics.num_missed_pairs} pairs with true ones have none."
+    )

@@ -1,23 +1,32 @@
-"""The sources of a configuration: the videos they offer, and whether that changed since."""
+"""Step 1: the sources of a configuration, and which videos there are, in which shard (asset `video_manifest`)."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
+from hapvr.data.manifest import (
+    MANIFEST_STAGE,
+    ManifestRow,
+    read_manifest,
+    source_of,
+    training_shard_keys,
+    write_manifest_shard,
+)
+from hapvr.demo.clips_benchmark import read_scenes, split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
-from hapvr.demo.user_videos import read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.steps.project import Project
-from hapvr.video.settings import BenchmarkSource, DemoCorpusSource, FolderSource, ListSource, OwnVideosSource
+from hapvr.video.settings import DemoCorpusSource, OwnVideosSource
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
@@ -39,18 +48,24 @@ class ResolvedSource:
     entries: tuple[ManifestEntry, ...]
     num_ignored: int = 0
 
+    @staticmethod
+    def of_folder(name: str, split: str, path: Path) -> ResolvedSource:
+        scan = scan_folder(path, source=name)
+        return ResolvedSource(name, split, scan.entries, scan.num_ignored)
+
 
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
-        if isinstance(source, FolderSource):
-            yield _folder(source.name, source.split, project.path(source.path))
-        elif isinstance(source, ListSource):
+        if source.kind == "folder":
+            yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
+        elif source.kind == "list":
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
-        elif isinstance(source, BenchmarkSource):
-            yield ResolvedSource(source.name, source.split, _benchmark_videos(source.name))
+        elif source.kind == "benchmark":
+            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
+            yield ResolvedSource(source.name, "test", entries)
         else:
-            yield from _labelled(project, source, progress)
+            yield from _generated(project, source, progress)
 
 
 @dataclass(frozen=True)
@@ -75,14 +90,14 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     unsettled: list[Path] = []
     now = time.time()
     for source in project.config.sources:
-        if isinstance(source, FolderSource | OwnVideosSource):
+        if source.kind in ("folder", "own_videos"):
             entries = scan_folder(project.path(source.path), source=source.name).entries
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
                 path = path_of_text(entry.uri)
                 if path.is_file() and abs(now - path.stat().st_mtime) < settle_s:
                     unsettled.append(Path(entry.uri))
-        elif isinstance(source, ListSource):
+        elif source.kind == "list":
             try:
                 state[source.name] = file_sha256(project.path(source.path))
             except OSError as error:
@@ -100,35 +115,67 @@ def benchmark_folder(project: Project, name: str) -> Path | None:
     return folder if (folder / "benchmark.json").is_file() else None
 
 
-def _labelled(
+def _generated(
     project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
 ) -> Iterator[ResolvedSource]:
-    folder = project.root.local_path(CORPUS_FOLDER)
-    train = f"{source.name}-train"
+    folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
-        make_demo_corpus(
-            folder, name=source.name, num_incidents=source.num_incidents, seed=source.seed, progress=progress
-        )
-        yield _folder(train, "train", folder / train / "videos")
+        make_demo_corpus(folder, name=source.name, progress=progress)
+        yield ResolvedSource.of_folder(train, "train", folder / train / "videos")
     else:
         videos = project.path(source.path)
         scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
         files, _ = split_user_videos(videos, folder, source, scenes=scenes, progress=progress)
         yield ResolvedSource(train, "train", entries_of_files(files, root=videos, source=train))
     for part in ("validation", "test"):
-        yield _folder(f"{source.name}-{part}", part, folder / f"{source.name}-{part}" / "videos")
+        name = f"{source.name}-{part}"
+        yield ResolvedSource.of_folder(name, part, folder / name / "videos")
 
 
-def _benchmark_videos(name: str) -> tuple[ManifestEntry, ...]:
-    try:
-        return entries_of_youtube_ids(load_definition(name).video_ids, source=name)
-    except DataError as error:
-        raise DataError(
-            f"{error}. A source of kind `benchmark` fetches shipped benchmarks of YouTube ids; of another one, put the "
-            f"files into a folder and name a source of kind `folder` {name!r}"
-        ) from error
+@dataclass(frozen=True)
+class ManifestResult:
+    """shards and training_shards: all keys there are, old and new; counts: videos by source; offer: digest of what the sources
+    held just before, see `snapshot_sources`."""
+
+    shards: tuple[str, ...]
+    training_shards: tuple[str, ...]
+    new_shards: tuple[str, ...]
+    counts: dict[str, int]
+    num_ignored: int
+    digest: str
+    offer: str
 
 
-def _folder(name: str, split: str, path: Path) -> ResolvedSource:
-    scan = scan_folder(path, source=name)
-    return ResolvedSource(name, split, scan.entries, len(scan.ignored))
+def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
+    """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change.
+
+    One process at a time does; another waits for it.
+    """
+    # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
+    offer = snapshot_sources(project, settle_s=0).digest
+    with project.root.lock(MANIFEST_STAGE):
+        manifest = read_manifest(project.root)
+        known_ids = set(manifest["video_id"])
+        next_number = Counter(map(source_of, manifest["shard"].unique()))
+        new_shards, num_ignored = [], 0
+        for source in resolve_sources(project, progress=progress):
+            num_ignored += source.num_ignored
+            entries = [entry for entry in source.entries if entry.video_id not in known_ids]
+            known_ids.update(entry.video_id for entry in entries)
+            for start in range(0, len(entries), project.config.shard_videos):
+                some = entries[start : start + project.config.shard_videos]
+                key = f"{source.name}-{next_number[source.name]:05d}"
+                next_number[source.name] += 1
+                rows = [ManifestRow(entry.video_id, source.name, source.split, key, entry.uri) for entry in some]
+                write_manifest_shard(project.root, key, rows)
+                new_shards.append(key)
+        manifest = read_manifest(project.root)
+    return ManifestResult(
+        tuple(manifest["shard"].unique().sort().to_list()),
+        tuple(training_shard_keys(manifest)),
+        tuple(new_shards),
+        dict(manifest["source"].value_counts().sort("source").iter_rows()),
+        num_ignored,
+        hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
+        offer,
+    )

@@ -8,32 +8,43 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hapvr.config_file import dump_config
+from hapvr.config import Config, digest
+from hapvr.config_file import dump_config, load_config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest, training_shard_keys
-from hapvr.data.shards import Shard
+from hapvr.data.shards import STATUS_OK
 from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
-from hapvr.registry.runs import PendingReports, Tracker
+from hapvr.registry.runs import BATCHES, Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.train.labelled_pairs import write_labelled_pairs
-from hapvr.train.report import HISTORY_NAME, RESULT_NAME, TrainingResult
-from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, RUN_NAME, read_record
+from hapvr.train.run_folder import (
+    CONFIG_NAME,
+    FAILURE_NAME,
+    HISTORY_NAME,
+    RESULT_NAME,
+    RUN_NAME,
+    TrainingResult,
+    read_history,
+    read_record,
+)
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
@@ -71,7 +82,7 @@ class TrainingRun:
 def tracker_of(project: Project) -> Tracker:
     """The MLflow experiment of a project."""
     artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
-    return Tracker(project.tracking_uri, project.config.tracking.experiment, artifacts=artifacts)
+    return Tracker(project.tracking_uri, project.config.tracking.registered_model, artifacts=artifacts)
 
 
 def training_shards(project: Project) -> list[str]:
@@ -81,18 +92,19 @@ def training_shards(project: Project) -> list[str]:
         raise DataError(
             "training: the manifest has no training videos; run `hapvr download` with a source whose split is train"
         )
-    stages = _stages_read(project)
     ready = [key for key in keys if has_training_data(project, key)]
     if not ready:
         raise DataError(
-            f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; materialise them first"
+            f"training: none of the {len(keys)} training shards has {' and '.join(STAGES_READ[project.config.train.source])}; "
+            "materialise them first"
         )
     return ready
 
 
 def has_training_data(project: Project, key: str) -> bool:
     """Whether a shard has what `train.source` reads: frames, features, or cached views and their labels."""
-    return all(Shard(project.root, stage, key).provenance() is not None for stage in _stages_read(project))
+    stages = STAGES_READ[project.config.train.source]
+    return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
 
 @full_disk_is_named("run again")
@@ -100,21 +112,29 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
     if not RUN_KEY.fullmatch(key):
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
-    shards = training_shards(project)
+    config, shards = project.config, training_shards(project)
     _check_whitening(project, shards)
     folder = project.root.local_path(f"{MODELS}/{key}")
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / FAILURE_NAME).unlink(missing_ok=True)
-    config_path = folder / CONFIG_NAME
-    with write_atomic(config_path) as part:
-        part.write_text(dump_config(project.config), encoding="utf-8")
-    record = {"data_digests": data_digests(project, shards), "weights": _weights(project, shards)}
-    record["environment"] = environment()
-    if project.config.train.source == "labelled_pairs":
+    with write_atomic(folder / CONFIG_NAME) as part:
+        part.write_text(dump_config(config), encoding="utf-8")
+    record: dict[str, Any] = {
+        "data_digests": data_digests(project, shards),
+        "weights": _weights(project, shards),
+        "environment": environment(),
+    }
+    if config.train.source == "labelled_pairs":
         labelled = find_labelled_pairs(project, shards)
         write_labelled_pairs(folder, labelled)
         record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_file_sha256(project)}
-    run_id = _track(project, key, config_path, shards, record, tags)
+    tracker = tracker_of(project)
+    params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
+    run_id = tracker.start(key, name=f"{config.name}-{key[:8]}", params=params, tags=tags)
+    weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
+    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
+    tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
+    tracker.client.log_artifact(run_id, str(folder / CONFIG_NAME), "config")
+    tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     with write_atomic(folder / RUN_NAME) as part:
         part.write_text(
             json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
@@ -122,50 +142,15 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     return TrainingRun(key, folder, run_id)
 
 
-def _track(
-    project: Project,
-    key: str,
-    config_path: Path,
-    shards: Sequence[str],
-    record: Mapping[str, Any],
-    tags: Mapping[str, str],
-) -> str:
-    """Make or find the MLflow run of this key, with what the training starts from; returns its id."""
-    tracker = tracker_of(project)
-    params = {name: value for name, value in project.config.stored().items() if name not in NOT_TRACKED}
-    run_id = tracker.start(key, name=f"{project.config.name}-{key[:8]}", params=params, tags=dict(tags))
-    weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
-    tracker.tag(run_id, {"git.revision": git_revision(), **weights, "data.num_shards": str(len(shards))})
-    tracker.file(run_id, config_path, "config")
-    tracker.text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
-    tracker.dataset(
-        run_id,
-        name=f"{project.config.name} training data",
-        digest=data_digest(record["data_digests"]),
-        place=project.root.url,
-        profile={"shards": len(shards), "read": list(_stages_read(project))},
-        context="training",
-    )
-    return run_id
-
-
 def training_command(project: Project, run: TrainingRun) -> list[str]:
     """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process that started it.
 
     torchrun would be one more process that imports torch, so a single trainer runs without it.
     """
-    num_processes = project.config.train.num_processes
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
-    command = [
-        sys.executable,
-        *(torchrun if num_processes > 1 else []),
-        "-m",
-        "hapvr.trainer",
-        "--run-folder",
-        str(run.folder),
-        "--project-folder",
-        str(project.folder),
-    ]
+    num_processes, command = project.config.train.num_processes, [sys.executable]
+    if num_processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    command += ["-m", "hapvr.trainer", "--run-folder", str(run.folder), "--project-folder", str(project.folder)]
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else command
 
@@ -197,7 +182,7 @@ def run_training(project: Project, run: TrainingRun) -> None:
 
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
-    tracker_of(project).end(run.mlflow_run_id, failed=True)
+    tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     failure = run.folder / FAILURE_NAME
     said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
     return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
@@ -212,16 +197,16 @@ def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 
 def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
-    result = training_result(run)
+    result, run_id = training_result(run), run.mlflow_run_id
     tracker = tracker_of(project)
-    PendingReports(run.folder).deliver(tracker, run.mlflow_run_id)
+    complete_metrics(tracker.client, run_id, read_history(run.folder))
+    if (run.folder / BATCHES).is_dir():
+        tracker.client.log_artifacts(run_id, str(run.folder / BATCHES), BATCHES)
     for name in (RUN_NAME, HISTORY_NAME):
-        tracker.file(run.mlflow_run_id, run.folder / name, "training")
-    tracker.metrics(
-        run.mlflow_run_id,
-        {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)},
-    )
-    tracker.end(run.mlflow_run_id)
+        tracker.client.log_artifact(run_id, str(run.folder / name), "training")
+    numbers = {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)}
+    tracker.metrics(run_id, numbers)
+    tracker.client.set_terminated(run_id)
     return result
 
 
@@ -263,30 +248,27 @@ def _run_of_key(project: Project, key: str) -> TrainingRun:
     return replace(run, mlflow_run_id=read_record(run.folder)["mlflow_run_id"])
 
 
-def require_trained_backbone(run: TrainingRun, settings: Mapping[str, str], *, what: str) -> None:
-    """Raise DataError unless these are the weights and the precision that the run was trained on. what: for the message."""
+def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: str) -> None:
+    """Raise DataError unless the run was trained on features of this backbone (weights and precision) and, where it is given,
+    this whitening. what: for the message."""
     record = read_record(run.folder)
-    trained = Provenance("features", {"backbone": record["weights"]["backbone"]})
-    if differences := trained.differences(Provenance("features", {"backbone": settings})):
+    trained = {"backbone": record["weights"]["backbone"], "whitening": record["data_digests"]["whitening"]}
+    wanted = Provenance("features", {part: trained[part] for part in settings})
+    if differences := wanted.differences(Provenance("features", settings)):
         raise DataError(
-            f"training: model {run.key} was trained on features of another backbone than {what} with: "
-            f"{'; '.join(differences)}. Restore those settings and features, or train again"
+            f"training: model {run.key} was trained on other features than {what} with: {'; '.join(differences)}. Restore "
+            "those settings and features, or train again"
         )
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     """Digest of everything that training reads: whitening, and by shard views and labels, features, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
-    for stage in _stages_read(project):
-        digests |= {
-            f"{stage}/{key}": frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
-            for key, shard in ((key, Shard(project.root, stage, key)) for key in shards)
-        }
+    for stage in STAGES_READ[project.config.train.source]:
+        for key in shards:
+            shard = project.shard(stage, key)
+            digests[f"{stage}/{key}"] = frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
     return digests
-
-
-def _stages_read(project: Project) -> tuple[str, ...]:
-    return STAGES_READ[project.config.train.source]
 
 
 def _check_whitening(project: Project, shards: list[str]) -> None:
@@ -297,7 +279,7 @@ def _check_whitening(project: Project, shards: list[str]) -> None:
     stage = STAGES_READ[source][0]
     wanted = load_whitening(project.root).sha256
     for key in shards:
-        settings = Shard(project.root, stage, key).require({}).settings
+        settings = project.shard(stage, key).require({}).settings
         found = settings["whitening"] if stage == FEATURES_STAGE else settings["features"]["whitening"]
         if found != wanted:
             raise DataError(
@@ -313,7 +295,66 @@ def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
     if config.train.source == "labelled_pairs":  # no teacher labels frames
-        return {"backbone": Shard(project.root, FEATURES_STAGE, shards[0]).require({}).settings["backbone"]}
-    views = Shard(project.root, VIEWS_STAGE, shards[0]).require({}).settings
-    embeddings = Shard(project.root, EMBEDDINGS_STAGE, shards[0]).require({}).settings
+        return {"backbone": project.shard(FEATURES_STAGE, shards[0]).require({}).settings["backbone"]}
+    views = project.shard(VIEWS_STAGE, shards[0]).require({}).settings
+    embeddings = project.shard(EMBEDDINGS_STAGE, shards[0]).require({}).settings
     return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}
+
+
+@dataclass(frozen=True)
+class PendingData:
+    """Training data that the current model has not seen.
+
+    shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
+    the configuration differs from that of the current model in what determines a training, or the file of labelled pairs
+    does. no_model: there is no model yet. awaited: shards of the benchmarks that have no features yet; without them a
+    training would fail.
+    """
+
+    shards: tuple[str, ...]
+    num_videos: int
+    settings_changed: bool
+    no_model: bool
+    awaited: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a training would give the current model again."""
+        return not (self.shards or self.settings_changed or self.no_model)
+
+
+def pending_data(project: Project) -> PendingData:
+    """The training data of the project that the current model has not seen.
+
+    Raises DataError where training needs a file of labelled pairs that is not there.
+    """
+    keys = training_shard_keys(read_manifest(project.root))
+    new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
+    no_model, changed = not project.root.exists(CURRENT_NAME), False
+    if not no_model:
+        try:
+            run = current_run(project)
+            record = read_record(run.folder)
+            trained, config = load_config(run.folder / CONFIG_NAME), project.config
+            changed = _training_digest(trained) != _training_digest(config)
+            if config.train.source == "labelled_pairs":
+                changed |= record["labelled_pairs"].get(LABELLED_SHA256) != labelled_file_sha256(project)
+            new = [key for key in new if key not in record["shards"]]
+        except (DamagedError, ConfigError) as error:
+            warnings.warn(f"{error}. It counts as no model", stacklevel=2)
+            no_model, changed = True, False
+    num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
+    evaluation = project.config.evaluation
+    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    read = sorted({key for name in names for key in benchmark_shards(project, name)})
+    awaited = tuple(key for key in read if not _has_features(project, key))
+    return PendingData(tuple(new), num_videos, changed, no_model, awaited)
+
+
+def _training_digest(config: Config) -> str:
+    """Of all settings that determine a trained model."""
+    return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
+
+
+def _has_features(project: Project, key: str) -> bool:
+    return project.shard(FEATURES_STAGE, key).provenance() is not None

@@ -12,19 +12,15 @@ from hapvr.data.manifest import (
     VIDEO_COLUMNS,
     VIDEOS_STAGE,
     ManifestRow,
-    check_availability,
     read_manifest_shard,
-    write_availability,
 )
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
-from hapvr.errors import DataError
-from hapvr.files import set_aside
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER
-from hapvr.video.download import DiskQuota, Downloader, DownloadResult, fetched_file
+from hapvr.video.download import Downloader, DownloadResult, fetched_file
 from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
@@ -43,13 +39,10 @@ def make_videos(
     with retry_failed its failed videos are tried again; rows that are not tried stay as they are.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
-    source = next(iter(rows.values())).source
     states = {video_id: _file_state(row) for video_id, row in rows.items()}
     shard = project.shard(VIDEOS_STAGE, key)
-    made: set[str] = set()
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        made.update(video_ids)
         for row in _look(project, [rows[video_id] for video_id in video_ids], again=_undecodable(shard)):
             yield VideoEntry(row)
 
@@ -59,30 +52,13 @@ def make_videos(
         is_there = row["status"] != STATUS_OK or path_of_text(row["path"]).exists()
         return unchanged and is_there and row["status"] != STATUS_FAILED
 
-    def record_availability(index: Sequence[IndexRow]) -> None:
-        statuses = {row["video_id"]: row["status"] for row in index}
-        write_availability(project.root, source, key, statuses, kept=frozenset(statuses) - made)
-
     recipe = ShardRecipe(
         shard=shard,
         settings={"download": project.config.download.identity_fields()},
         inputs=states,
         index_columns=VIDEO_COLUMNS,
     )
-    result = build_shard(
-        recipe,
-        video_ids=list(rows),
-        make=make,
-        reuse=reuse,
-        retry=retry_failed,
-        before_index=record_availability,
-        progress=progress,
-    )
-    try:
-        check_availability(project.root, source, key)
-    except DataError:
-        record_availability(shard.rows())
-    return result
+    return build_shard(recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress)
 
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
@@ -108,17 +84,12 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
     return found
 
 
-def set_damaged_aside(root: DataRoot, key: str) -> list[Path]:
-    """Rename the `damaged_files` of a shard, so that they are fetched or generated again; returns their new paths."""
-    return [set_aside(path) for path in damaged_files(root, key)]
-
-
 def _undecodable(shard: Shard) -> frozenset[str]:
     """Videos that an earlier run fetched and could not read: they are fetched again."""
-    found = shard.finished_rows()
+    found = shard.find()
     return frozenset(
         row["video_id"]
-        for row in (found[1] if found else ())
+        for row in (found.rows() if found else ())
         if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
     )
 
@@ -130,9 +101,8 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
     # All processes start with the first download, and each takes a second of the processor for that.
     config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
     top = _download_folder(project) if remote else Path()
-    quota = DiskQuota(top, config.quota_bytes if remote else None)
     # the downloader is closed first: threads that still wait for their process then end
-    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config, quota=quota) as downloader:
+    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config) as downloader:
 
         def fetch(row: ManifestRow) -> DownloadResult:
             entry = ManifestEntry(row.video_id, row.uri)

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from hapvr.data.frames import STAGE, FrameFile, are_stored
+from hapvr.data.frames import STAGE, FrameFile
 from hapvr.data.shards import Shard
 from hapvr.data.views import LabelFile
 from hapvr.networks.views import ViewDrawer, plan_cached_views
@@ -21,13 +21,12 @@ POSITIVE, IGNORED, NEGATIVE = (46, 139, 87), (225, 225, 225), (217, 118, 26)
 def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> tuple[Image.Image, list[str]]:
     """A row per cached view of a shard's first videos: NUM_FRAMES evenly spaced frames, as the networks get them.
 
-    The views are drawn again, as they were for the shard. Returns the picture and what each row shows, which is nothing
-    where frames are not stored.
+    The views are drawn again, as they were for the shard. Returns the picture and what each row shows.
     """
     config, shard = project.config.views, project.shard(STAGE, key)
     rows: list[list[Image.Image]] = []
     names: list[str] = []
-    if are_stored(shard):
+    if shard.provenance() is not None:
         frames = FrameFile(shard)
         drawer = ViewDrawer(frames.read, config=config, size_px=project.config.backbone.crop_px)
         for video_id, plans in list(plan_cached_views(frames.video_ids, config).items())[:num_videos]:

@@ -1,8 +1,8 @@
 """Steps 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
-through both networks. Each of the two can also be made alone, with the same result: a clip is determined by `views.seed`
-and its plan (`hapvr.networks.views`).
+through both networks. Each of the two can also be made alone, with the same result: a clip is determined by its plan and the
+settings of `views` (`hapvr.networks.views`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hapvr.data.frame_extras import extras_setting
+from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
-from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
-from hapvr.data.tensors import tensor_field
+from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.tensors import Columns, tensor_field
 from hapvr.data.views import (
     DRAWING_VERSION,
     EMBEDDINGS_STAGE,
@@ -37,7 +37,6 @@ from hapvr.errors import DataError
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import (
     Embedder,
-    FrameNetwork,
     choose_device,
     embed_by_networks,
     region_embedder,
@@ -63,7 +62,6 @@ class _Output:
 
     recipe: ShardRecipe
     embed: Embedder
-    batch_frames: int
     extras_dims: int = 0
 
 
@@ -138,7 +136,7 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
         columns=view_fields("regions", shape=shape, extras_dims=extras_dims),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, project.config.backbone.batch_frames, extras_dims)
+    return _Output(recipe, embed, extras_dims)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -151,7 +149,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, project.config.teacher.batch_frames)
+    return _Output(recipe, embed)
 
 
 def _view_settings(project: Project) -> dict[str, Any]:
@@ -170,15 +168,14 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
 
     def clips() -> Iterator[tuple[str, Tensor]]:
         config = project.config.views
-        with open_frames(project, key) as file:
-            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
-            for video_id, plans in plan_cached_views(file.video_ids, config).items():
-                views = [drawer.draw(plan) for plan in plans]
-                described[video_id] = [row for row, _ in views]
-                yield video_id, torch.cat([view.frames for _, view in views])
+        file = open_frames(project, key)
+        drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+        for video_id, plans in plan_cached_views(file.video_ids, config).items():
+            views = [drawer.draw(plan) for plan in plans]
+            described[video_id] = [row for row, _ in views]
+            yield video_id, torch.cat([view.frames for _, view in views])
 
-    networks = [FrameNetwork(output.embed, output.batch_frames) for output in outputs]
-    for video_id, results in embed_by_networks(clips(), networks):
+    for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):

@@ -14,27 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hapvr.config import WatchList
-from hapvr.data.filesystem import DataRoot, read_schema_metadata
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
 from hapvr.files import require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
-from hapvr.scorer.pictures import is_picture
-from hapvr.search.current import CURRENT, current_index
+from hapvr.scorer.videos import is_picture
+from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.duplicates import read_rows, stamp, write_rows
+from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
-from hapvr.search.query import printable
+from hapvr.search.match import printable
 from hapvr.steps.alerts import AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, search_fingerprint
-from hapvr.tables import read_table, write_table
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
-FINGERPRINT = b"hapvr.fingerprint"
 SCHEMA = pa.schema(
     [
         ("watch_list", pa.string()),
@@ -58,13 +56,16 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class WatchQuery:
-    """A file, or a video of the collection (path None), of a list. problem: why the file cannot be read, if so."""
+    """A file of a list. problem: why it cannot be read, if so; then sha256 is empty."""
 
     watch_list: WatchList
-    name: str
+    path: Path
     sha256: str
-    path: Path | None
     problem: str = ""
+
+    @property
+    def name(self) -> str:
+        return text_of_path(self.path)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class WatchMatches:
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path or group that is not there."""
+    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there."""
     return [query for one in project.config.watch.lists for query in _queries(project, one)]
 
 
@@ -94,24 +95,22 @@ def make_watch_matches(
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
     only once. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
-    queries, place = watch_queries(project), _place(key)
+    root, queries, place = project.root, watch_queries(project), _place(key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
-    with project.root.lock(f"{STAGE}/{key}"):
-        stored = _stored(project.root, place)
-        done = stored is None or stored[0] != wanted
-        if stored is not None and not done:
-            table = stored[1]
-        else:
+    with root.lock(f"{STAGE}/{key}"):
+        table = _stored(root, place)
+        done = table is None or stamp(table, "fingerprint") != wanted
+        if table is None or done:
             within = searcher.within(key)
-            since = {} if stored is None else {_event(row): row["since"] for row in stored[1].to_pylist()}
             now = datetime.now(UTC).isoformat(timespec="seconds")
+            since = {} if table is None else {_event(row): row["since"] for row in table.to_pylist()}
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
                 problem = query.problem
                 try:
-                    rows += [] if problem else _compare(searcher, within, query)
+                    rows += [] if problem else _compare(within, query)
                 except (VideoError, DataError) as error:
                     problem = str(error)
                 if problem:
@@ -119,37 +118,45 @@ def make_watch_matches(
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
-            metadata = {FINGERPRINT: b"" if failed else wanted.encode()}
-            with project.root.write(place) as stream:
-                write_table(table.replace_schema_metadata(metadata), stream)
-    announced = AlertOutbox(project.root).put(_messages(table)) if project.config.watch.webhook is not None else 0
+            write_rows(root, place, table, fingerprint="" if failed else wanted)
+    announced = AlertOutbox(root).put(_messages(table)) if project.config.watch.webhook is not None else 0
     return WatchMatches(key, table, place, done, announced, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks
     for it. Raises as `watch_queries` does."""
-    queries = watch_queries(project)
-    if not queries or not project.root.exists(CURRENT):
+    queries, root = watch_queries(project), project.root
+    if not queries or not root.exists(CURRENT):
         return {}
-    current = current_index(project.root)
-    shards = current.open(project.root, project.config.search).status().shards
-    found, asked = {}, _asked(project, queries)
-    for key, entry in sorted(shards.items()):
-        wanted = search_fingerprint(STAGE, project, current, key, entry.digest, **asked)
-        stored = _stored(project.root, _place(key))
-        if stored is None or stored[0] != wanted:
-            found[key] = hashlib.sha256(f"{wanted} {current.since}".encode()).hexdigest()
+    current, asked = current_index(root), _asked(project, queries)
+    found = {}
+    for key, digest in sorted(current.shards(root).items()):
+        wanted = search_fingerprint(STAGE, project, current, key, digest, **asked)
+        stored = _stored(root, _place(key))
+        if stored is None or stamp(stored, "fingerprint") != wanted:
+            found[key] = digest_of([wanted, current.since])
     return found
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
-    places = [_place(key) for key in project.root.list_folders(STAGE)]
-    tables = [stored[1] for place in places if (stored := _stored(project.root, place)) is not None]
-    order = [("probability", "descending"), *((name, "ascending") for name in ("watch_list", "query", "video_id"))]
-    rows: list[dict[str, Any]] = pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by(order).to_pylist()
-    return rows
+    found = [_stored(project.root, _place(key)) for key in project.root.list_folders(STAGE)]
+    rows = [row for table in found if table is not None for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (-row["probability"], row["watch_list"], row["query"], row["video_id"]))
+
+
+def check_watch_matches(root: DataRoot, key: str) -> None:
+    """Raise DamagedError if the matches of a shard cannot be read."""
+    read_rows(root, _place(key), SCHEMA, hint="run `hapvr watch` again")
+
+
+def _stored(root: DataRoot, place: str) -> pa.Table | None:
+    """Matches; None where there are none, or where they are damaged and have to be made again."""
+    try:
+        return read_rows(root, place, SCHEMA, hint="run `hapvr watch` again")
+    except DamagedError:
+        return None
 
 
 def _place(key: str) -> str:
@@ -157,9 +164,7 @@ def _place(key: str) -> str:
 
 
 def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
-    if one.group is not None:
-        return _members(project, one, one.group)
-    path = project.path(Path(str(one.path)))
+    path = project.path(Path(one.path))
     try:
         if path.is_dir():
             files = sorted(
@@ -173,29 +178,14 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
         raise ConfigError(
             f"watch.lists: {one.name}: {path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
         ) from error
-    return [_file(one, file) for file in files]
-
-
-def _file(one: WatchList, file: Path) -> WatchQuery:
-    try:
-        require_regular(file)
-        return WatchQuery(one, text_of_path(file), file_sha256(file), file)
-    except (OSError, ValueError) as error:
-        return WatchQuery(one, text_of_path(file), "", file, problem=f"{file} cannot be read ({error})")
-
-
-def _members(project: Project, one: WatchList, group: str) -> list[WatchQuery]:
-    rows: list[dict[str, Any]] = []
-    if project.root.exists(GROUPS_PLACE):
-        with (
-            project.root.open(GROUPS_PLACE) as file,
-            project.root.corruption_errors(GROUPS_PLACE, hint="run `hapvr duplicates`"),
-        ):
-            members = read_table(pa.BufferReader(file.read())).filter(pc.field("group") == group)
-        rows = members.sort_by("video_id").to_pylist()
-    if not rows:
-        raise ConfigError(f"watch.lists: {one.name}: there is no group {group!r}; `hapvr duplicates` lists them")
-    return [WatchQuery(one, row["video_id"], row["sha256"], None) for row in rows]
+    found = []
+    for file in files:
+        try:
+            require_regular(file)
+            found.append(WatchQuery(one, file, file_sha256(file)))
+        except (OSError, ValueError) as error:
+            found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))
+    return found
 
 
 def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
@@ -204,31 +194,11 @@ def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]
     return {"queries": asked, "marks": read_marks(project.root).verdicts()}
 
 
-def _stored(root: DataRoot, place: str) -> tuple[str, pa.Table] | None:
-    """Fingerprint and matches; None where there are none, or where they are damaged and have to be made again."""
-    try:
-        return _read(root, place) if root.exists(place) else None
-    except DamagedError:
-        return None
-
-
-def check_watch_matches(root: DataRoot, key: str) -> None:
-    """Raise DamagedError if the matches of a shard cannot be read."""
-    _read(root, _place(key))
-
-
-def _read(root: DataRoot, place: str) -> tuple[str, pa.Table]:
-    with root.open(place) as file, root.corruption_errors(place, hint="run `hapvr watch` again"):
-        table = read_table(pa.BufferReader(file.read()))
-        return read_schema_metadata(table.schema, FINGERPRINT), table.select(SCHEMA.names).cast(SCHEMA)
-
-
-def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
+def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     """Rows of one query. Raises VideoError and DataError where it cannot be used."""
-    read = searcher.read_id(query.name) if query.path is None else searcher.read(query.path)
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
     rows = []
-    for match in within.answer(read, options).matches:
+    for match in within.search(query.path, options).matches:
         first = match.segments[0] if match.segments else None
         rows.append(
             {
@@ -236,7 +206,7 @@ def _compare(searcher: Searcher, within: Searcher, query: WatchQuery) -> list[di
                 "query": query.name,
                 "video_id": match.reference,
                 "query_sha256": query.sha256,
-                "video_sha256": searcher.collection.metadata.of(match.reference).sha256,
+                "video_sha256": within.collection.metadata.of(match.reference).sha256,
                 "similarity": match.similarity,
                 "probability": match.probability,
                 "query_start_s": first and first.query_start_s,

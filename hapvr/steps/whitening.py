@@ -15,10 +15,9 @@ from torch import Tensor
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.errors import DamagedError, DataError
-from hapvr.model.archive import read_archive
 from hapvr.model.published import import_pca
-from hapvr.model.vvs.published import is_vvs
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.networks.settings import WhiteningConfig
@@ -50,15 +49,15 @@ class WhiteningResult:
     done: bool
 
 
-def make_whitening(project: Project, shards: list[str], *, progress: Progress = no_progress) -> WhiteningResult:
-    """Fit on regions of a seeded sample of the frames of `shards`; only one process at a time does.
+def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
+    """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
     later do not move it, since all features would have to be made again. A few videos give fewer dimensions than
     `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
-        return _make(project, shards, progress)
+        return _make(project, training_shard_keys(read_manifest(project.root)), progress)
 
 
 def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:
@@ -93,7 +92,7 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
             f"{config.whitening.dims}; it is fitted again once there are more videos and nothing is trained on it",
             stacklevel=3,
         )
-    whitening = fit_whitening(regions, dims=dims, eps=config.whitening.eps)
+    whitening = fit_whitening(regions, dims=dims)
     environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
     provenance = Provenance(STAGE, settings, inputs, environment_)
     save_whitening(project.root, whitening, provenance)
@@ -107,9 +106,9 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     another file.
     Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
     """
-    if dims is None and not is_vvs(read_archive(file).content):
-        dims = WhiteningConfig().dims
     pca = import_pca(file, dims=dims)
+    if dims is None and pca.eps is None:
+        pca = import_pca(file, dims=WhiteningConfig().dims)
     whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
     if pca.eps is not None:
         whitening = replace(whitening, eps=pca.eps)
@@ -152,21 +151,21 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
             "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
         )
     wanted = min(len(places), -(-config.whitening.max_regions // config.backbone.num_regions))
-    rng = numpy_rng(config.whitening.seed, STAGE)
+    rng = numpy_rng(0, STAGE)
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
 
     def clips() -> Iterator[tuple[str, Tensor]]:
         for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
-            with open_frames(project, key) as reader:
-                for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
-                    jpegs = reader.read(video_id).jpegs
-                    frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
-                    yield video_id, center_crop(frames, config.backbone.crop_px)
+            reader = open_frames(project, key)
+            for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
+                jpegs = reader.read(video_id).jpegs
+                frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
+                yield video_id, center_crop(frames, config.backbone.crop_px)
 
     embed = region_embedder(backbone, None, choose_device(config.device))
     regions: list[Tensor] = []
     num_done = 0
-    for _, values in embed_in_batches(clips(), embed, batch_frames=config.backbone.batch_frames):
+    for _, values in embed_in_batches(clips(), embed):
         regions.append(values.flatten(0, 1))
         num_done += len(values)
         progress(num_done, wanted)

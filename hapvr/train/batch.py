@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import TrainConfig
+from hapvr.config import Config, TrainConfig
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
+from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
 from hapvr.seeding import numpy_rng
+
+STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
+"""Of the views of a video in a batch."""
 
 LOOK_AHEAD = 64
 """Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""
@@ -46,103 +50,68 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchClip:
-    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
+    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself, from
+    `first` on where it is cut from stored features."""
 
     video_id: str
     view_index: int
     num_frames: int
     donor_id: str = ""
-
-    @property
-    def sources(self) -> set[str]:
-        """The videos that it shows."""
-        return {self.video_id, self.donor_id} - {""}
+    first: int = 0
 
 
-@dataclass(frozen=True)
-class ClipRoles:
-    """An item is `anchors` clips, then `positives` of them, then `negatives` that show none of it.
+def clips_per_item(settings: TrainConfig) -> int:
+    """An anchor, its positive, and the distractors of a labelled pair.
 
-    Of views these are the weak and the strong views of a video; of labelled pairs the one video, the other and distractors.
+    Of views the anchor is the weak view of a video and the positive its strong one; of labelled pairs they are the two videos.
     """
-
-    anchors: int
-    positives: int
-    negatives: int = 0
-
-    @classmethod
-    def of(cls, settings: TrainConfig) -> ClipRoles:
-        """The items of a training."""
-        pairs = settings.labelled_pairs
-        if pairs is not None:
-            return cls(1, 1, pairs.distractors_per_pair if pairs.distractors else 0)
-        return cls(settings.weak_views, settings.strong_views)
-
-    @property
-    def num_clips(self) -> int:
-        """Clips of an item."""
-        return self.anchors + self.positives + self.negatives
-
-    @property
-    def num_keys(self) -> int:
-        """Clips of an item that are not anchors."""
-        return self.positives + self.negatives
-
-    def is_anchor(self, num_clips: int, device: torch.device) -> Tensor:
-        """bool [num_clips] of a batch."""
-        return torch.arange(num_clips, device=device) % self.num_clips < self.anchors
-
-    def pairs(self, num_clips: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rows of anchor and positive of every pair of the two in one item; an item's anchors come first."""
-        first = torch.arange(0, num_clips, self.num_clips, device=device)
-        anchor = torch.arange(self.anchors, device=device).repeat_interleave(self.positives)
-        positive = torch.arange(self.anchors, self.anchors + self.positives, device=device).repeat(self.anchors)
-        return (first[:, None] + anchor).flatten(), (first[:, None] + positive).flatten()
+    pairs = settings.labelled_pairs
+    return 2 + (pairs.distractors_per_pair if pairs is not None and pairs.distractors else 0)
 
 
-class BatchSource(Dataset[Any], ABC):
+class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    extras_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part. known:
-    pairs of videos that are labelled as positive.
+    extras_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part.
     """
 
     extras_dims: int = 0
+    num_videos: int
+    sampler: BatchSampler
     _files: Any = None
 
     def __init__(
-        self,
-        sampler: BatchSampler,
-        video_ids: Collection[str],
-        *,
-        repeat_short_clips: bool,
-        known: KnownPairs = NO_PAIRS,
+        self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        self.sampler = sampler
+        self._root, self._shard_keys, self._config = root, tuple(shard_keys), config
+        self._seed = config.train.seed
+        self._extras = needs_extras(config.train.network)
+        self._ranks = {"rank": rank, "world_size": world_size}
+
+    def _start(
+        self,
+        items: Iterable[str],
+        *,
+        video_ids: Collection[str],
+        known: KnownPairs = NO_PAIRS,
+        groups: Iterable[Sequence[str]] = (),
+        alone: Collection[str] | None = None,
+    ) -> None:
+        """Sample batches of these items, which show these videos. known: pairs of videos that are labelled as positive."""
+        size = self._config.train.batch_videos
+        self.sampler = BatchSampler(
+            items, batch_videos=size, seed=self._seed, groups=groups, alone=alone, **self._ranks
+        )
         self.num_videos = len(video_ids)
-        self._repeat_short_clips = repeat_short_clips
         self._known = known
-        groups = {video_id: known.group(video_id) for video_id in video_ids}
-        number_of = {group: number for number, group in enumerate(sorted(set(groups.values())))}
-        self._number_of = {video_id: number_of[group] for video_id, group in groups.items()}
-
-    @property
-    @abstractmethod
-    def identity(self) -> dict[str, str]:
-        """Digests of what batches are made from."""
-
-    @abstractmethod
-    def __getitem__(self, number: int) -> Any: ...
+        group_of = {video_id: known.group(video_id) for video_id in video_ids}
+        number_of = {group: number for number, group in enumerate(sorted(set(group_of.values())))}
+        self._number_of = {video_id: number_of[group] for video_id, group in group_of.items()}
 
     def finish(self, item: Any) -> Batch:
         """The batch of an item."""
         batch: Batch = item
         return batch
-
-    @property
-    def batch_videos(self) -> int:
-        """Videos, or labelled pairs, of a batch of all processes."""
-        return self.sampler.batch_videos
 
     def build(
         self,
@@ -157,14 +126,15 @@ class BatchSource(Dataset[Any], ABC):
         regions: [b, T, R, D], of the clips from `first_row` on. frame_labels: the pseudo labels [T, T] of two clips, by
         their rows; None where frames have no labels.
         """
-        labels = video_pair_labels([clip.sources for clip in clips], self._known)
+        labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips], self._known)
         pairs = positive_pairs(labels, include_self=True)
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         if frame_labels is None:
             pairs = pairs[:0]
+        of_frames = [frame_labels(*pair) for pair in pairs.tolist()] if frame_labels else []
         length = regions.shape[1]
-        of_frames = [frame_labels(query, reference) for query, reference in pairs.tolist()] if frame_labels else []
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
+        repeats = self._config.train.repeat_short_clips
         return Batch(
             regions=regions,
             labels=labels,
@@ -174,7 +144,7 @@ class BatchSource(Dataset[Any], ABC):
             video_ids=tuple(clip.video_id for clip in clips),
             view_index=torch.tensor([clip.view_index for clip in clips]),
             source_ids=torch.tensor(sources),
-            num_frames=None if self._repeat_short_clips else torch.tensor([clip.num_frames for clip in clips]),
+            num_frames=None if repeats else torch.tensor([clip.num_frames for clip in clips]),
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -208,7 +178,7 @@ class BatchSampler:
         self.video_ids = tuple(sorted(set(video_ids)))
         if len(self.video_ids) < 2 * world_size:
             raise DataError(
-                f"training: {len(self.video_ids)} training videos have views, and negatives need at least "
+                f"training: {len(self.video_ids)} videos or labelled pairs can be trained on, and negatives need at least "
                 f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
             )
         grouped = [tuple(sorted(group)) for group in groups]

@@ -22,20 +22,19 @@ from hapvr.data.views import (
     ViewRow,
 )
 from hapvr.errors import DataError
-from hapvr.model.settings import needs_extras
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 
 FILES_PER_SHARD = 3
 """Views, embeddings and labels."""
 
 
 class CachedViews(BatchSource):
-    """Item `number` is the batch of that number: of each video `train.weak_views` weak and `train.strong_views` strong views.
+    """Item `number` is the batch of that number: of each video a weak and a strong view.
 
-    The views of one video are of one of its windows, drawn by (train.seed, number). A clip that shows a second video is
-    drawn where that video is in the batch, so that its label says so (see `BatchSampler` for the one exception).
+    The two are of one window of the video, drawn by (train.seed, number). A clip that shows a second video is drawn where
+    that video is in the batch, so that its label says so (see `BatchSampler` for the one exception).
 
     Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other settings than
     those. Raises DataError without training videos, with a single one, and where views and labels do not belong together.
@@ -44,13 +43,8 @@ class CachedViews(BatchSource):
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
     ) -> None:
-        settings = config.train
-        self._root = root
-        self._shard_keys = tuple(shard_keys)
-        self._seed = settings.seed
+        super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
         self._rates = config.pseudo_labels
-        self._wanted = {"weak": settings.weak_views, "strong": settings.strong_views}
-        self._extras = needs_extras(settings.network)
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         # Values of different backbones, crops or whitenings do not compare.
@@ -66,24 +60,8 @@ class CachedViews(BatchSource):
             for key in self._shard_keys
         )
         self._windows = {video_id: _windows_of(rows, config.views) for video_id, rows in self._rows.items()}
-        sampler = BatchSampler(
-            self._rows,
-            batch_videos=settings.batch_videos,
-            seed=settings.seed,
-            groups=_linked_videos(self._rows),
-            alone={video_id for video_id in self._rows if self._usable_windows(video_id, ())},
-            rank=rank,
-            world_size=world_size,
-        )
-        super().__init__(sampler, self._rows, repeat_short_clips=settings.repeat_short_clips)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        return {
-            f"{stage}/{key}": Shard(self._root, stage, key).data_digest()
-            for key in self._shard_keys
-            for stage in (VIEWS_STAGE, LABELS_STAGE)
-        }
+        alone = {video_id for video_id in self._rows if self._usable_windows(video_id, ())}
+        self._start(self._rows, video_ids=self._rows, groups=_linked_videos(self._rows), alone=alone)
 
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)
@@ -95,7 +73,7 @@ class CachedViews(BatchSource):
         return self.build(
             [self._clip(row) for row in rows],
             torch.cat([self._open(video_id)[0].read(video_id)[chosen[video_id]] for video_id in videos[own]]),
-            first_row=own.start * sum(self._wanted.values()),
+            first_row=own.start * len(STRENGTHS),
             frame_labels=lambda query, reference: self._frame_labels(rows[query], rows[reference], read),
         )
 
@@ -109,14 +87,10 @@ class CachedViews(BatchSource):
         rng = numpy_rng(self._seed, "views", number, video_id)
         usable = self._usable_windows(video_id, videos) or self._windows[video_id]
         window = usable[int(rng.integers(len(usable)))]
-        chosen = []
-        for strength, count in self._wanted.items():
-            left = list(window[strength])
-            chosen += [left.pop(int(rng.integers(len(left)))) for _ in range(count)]
-        return chosen
+        return [window[strength][int(rng.integers(len(window[strength])))] for strength in STRENGTHS]
 
     def _usable_windows(self, video_id: str, videos: Collection[str]) -> list[dict[str, list[int]]]:
-        """Per window with enough views, the positions of its weak and strong views that need no video but `videos`."""
+        """Per window with views of both strengths that need no video but `videos`, the positions of these views."""
         rows = self._rows[video_id]
         found = [
             {
@@ -125,7 +99,7 @@ class CachedViews(BatchSource):
             }
             for window in self._windows[video_id]
         ]
-        return [window for window in found if all(len(window[name]) >= count for name, count in self._wanted.items())]
+        return [window for window in found if all(window.values())]
 
     def _frame_labels(self, query: ViewRow, reference: ViewRow, read: dict[str, Tensor]) -> Tensor:
         """Stored labels where both clips are of one video; all others are made from the clips' embeddings.

@@ -15,9 +15,8 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
-from hapvr.train.batch import Batch, ClipRoles
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
-from hapvr.train.gather import Gather
+from hapvr.train.batch import Batch, clips_per_item
+from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
 
 LARGEST_BANK = 4096
 
@@ -25,8 +24,8 @@ LARGEST_BANK = 4096
 class ContrastTraining(FamilyTraining):
     """Clips to the loss of their video vectors (TCA 3.3, 3.4).
 
-    The anchors are the weak views, and positives the strong views of the same video; of labelled pairs they are the two
-    videos. Positives and distractors are the keys: with `batch_negatives` they are also negatives of the other anchors, and
+    The anchor is the weak view of a video and the positive its strong view; of labelled pairs they are the two videos.
+    Positives and distractors are the keys: with `batch_negatives` they are also negatives of the other anchors, and
     after the comparison they enter the bank. Only anchors get gradients. What shows an anchor's own video or donor, or a
     video that pairs join to one of these, is never its negative.
 
@@ -48,11 +47,11 @@ class ContrastTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
-        self._roles = ClipRoles.of(settings)
+        self._num_clips = clips_per_item(settings)
         contrast = settings.contrast
         if contrast.loss == "circle" and contrast.circle_form == "released":
             self.apart = "circle_form: released takes the first row of each process for positives"
-        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * self._roles.num_keys)
+        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * (self._num_clips - 1))
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
@@ -65,7 +64,7 @@ class ContrastTraining(FamilyTraining):
             own = batch.num_frames[first_row : first_row + num_clips]
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
         check_clips("clips", regions, mask)
-        is_anchor = self._roles.is_anchor(num_clips, regions.device)
+        is_anchor = torch.arange(num_clips, device=regions.device) % self._num_clips == 0
         if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
@@ -77,7 +76,7 @@ class ContrastTraining(FamilyTraining):
         if self._gather is not None:
             with torch.no_grad():
                 vectors = self._gather(vectors)
-        is_key = ~self._roles.is_anchor(len(vectors), regions.device)
+        is_key = torch.arange(len(vectors), device=regions.device) % self._num_clips > 0
         rows = first_row + is_anchor.nonzero().flatten()
         negatives, usable = [vectors[is_key]], [batch.labels[rows][:, is_key] < 0]
         if not settings.contrast.batch_negatives:
@@ -94,12 +93,11 @@ class ContrastTraining(FamilyTraining):
         return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
 
     def _loss(self, anchors: Tensor, keys: Tensor, negatives: Tensor, usable: Tensor) -> tuple[Tensor, int]:
-        """The loss of every anchor with every positive of its item, and the number of anchors without a negative."""
-        roles, dims = self._roles, anchors.shape[1]
-        positives = keys.view(-1, roles.num_keys, dims)[:, : roles.positives]
-        positive = (anchors.view(-1, roles.anchors, dims) @ positives.transpose(1, 2)).reshape(-1, 1)
-        similarity = torch.cat([positive, (anchors @ negatives.T).repeat_interleave(roles.positives, 0)], dim=1)
-        loss = contrast_loss(self._settings.contrast, similarity, usable.repeat_interleave(roles.positives, 0))
+        """The loss of every anchor with its positive, and the number of anchors without a negative."""
+        positives = keys.view(len(anchors), -1, keys.shape[1])[:, :1]
+        positive = (anchors[:, None] @ positives.transpose(1, 2)).reshape(-1, 1)
+        similarity = torch.cat([positive, anchors @ negatives.T], dim=1)
+        loss = contrast_loss(self._settings.contrast, similarity, usable)
         return loss, int((~usable.any(1)).sum())
 
 

@@ -1,13 +1,16 @@
-"""The training of each family: a configuration becomes a network with fresh weights, and what trains it."""
+"""A configuration becomes a network with fresh weights, what trains it by its family, the optimizer, and its learning rate."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hapvr.config import TrainConfig
-from hapvr.errors import ConfigError, DataError
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+
+from hapvr.config import OptimizerConfig, TrainConfig
+from hapvr.errors import ConfigError
 from hapvr.losses.objective import Objective
-from hapvr.model.families import build_family
+from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_published
@@ -16,29 +19,28 @@ from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.seeding import torch_rng
 from hapvr.train.contrast import ContrastTraining
-from hapvr.train.family import FamilyTraining
-from hapvr.train.gather import Gather
+from hapvr.train.family import FamilyTraining, Gather
 from hapvr.train.similarity import TrainingModule
 from hapvr.train.suppression import SuppressionTraining
+
+WARMUP_START_RATE = 0.01
+"""First learning rate as a part of the full one."""
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
     """A freshly initialised network; equal seeds give equal weights.
 
-    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, DataError for a file that
-    has none.
+    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, or that file has none.
     """
     network = build_family(settings, dims=dims, extras_dims=extras_dims, generator=torch_rng(seed, "network"))
     if isinstance(network, ContextNetwork) and network.matcher.comparator is not None:
         file = network.settings.comparator_from
-        if file is None:
-            raise ConfigError(
-                "train.network.comparator_from: TCA does not train a comparator; name a published ViSiL file (.pth) that has "
-                "one, or set train.network.comparator to false"
-            )
-        found = import_published(Path(file))[0].comparator
+        found = None if file is None else import_published(Path(file))[0].comparator
         if found is None:
-            raise DataError(f"train.network.comparator_from: {file} has no comparator; name a file of ViSiL")
+            raise ConfigError(
+                f"train.network.comparator_from: {file} has no comparator, and TCA does not train one; name a published ViSiL "
+                "file (.pth) that has one, or set train.network.comparator to false"
+            )
         network.matcher.comparator.load_state_dict(found.state_dict())
     return network
 
@@ -57,3 +59,26 @@ def build_training(
         return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos, gather=gather)
     assert isinstance(network, VvsNetwork)
     return SuppressionTraining(network, settings, gather=gather)
+
+
+def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
+    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError where there are none."""
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise ConfigError("train.network: these settings leave no weight to train; turn one of its parts on")
+    kind = AdamW if config.kind == "adamw" else Adam
+    return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
+    """Linear warm-up, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step.
+
+    A run shorter than the warm-up only warms up.
+    """
+    warmup = min(config.warmup_steps, steps)
+    cosine = CosineAnnealingLR(
+        optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate
+    )
+    if not warmup:
+        return cosine
+    linear = LinearLR(optimizer, start_factor=WARMUP_START_RATE, total_iters=warmup)
+    return SequentialLR(optimizer, [linear, cosine], milestones=[warmup])

@@ -1,19 +1,23 @@
-"""How a family trains: what a training step calls, and what a checkpoint keeps of it in addition to the network."""
+"""How a family trains: what a step calls, what a checkpoint keeps of it next to the network, and how processes share a batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch import distributed as dist
 
-from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.seeding import derive_seed
 from hapvr.train.batch import Batch
-from hapvr.train.gather import Gather
+
+Gather = Callable[[Tensor], Tensor]
+"""[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
 
 StepOutput = tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]
 """Total [], terms by name [], counts by name, and video similarities [B, B] in [-1, 1] without gradients."""
@@ -51,15 +55,7 @@ class FamilyTraining(nn.Module, ABC):
         return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
 
     def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
-        """Restore `extra_state`. Raises DataError for tensors of another training."""
-        wanted = self.extra_state()
-        wrong = sorted(wanted.keys() ^ values.keys())
-        wrong += [name for name in wanted.keys() & values.keys() if wanted[name].shape != values[name].shape]
-        if wrong:
-            raise DataError(
-                f"checkpoint: the training state stored with the network does not fit: {', '.join(wrong[:5])}; go on with the "
-                "settings and data that it began with, or delete its checkpoints to train from the beginning"
-            )
+        """Restore `extra_state`."""
         own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
         self.load_state_dict(own | dict(values))
 
@@ -77,3 +73,33 @@ def mean_of_processes(loss: Tensor, gather: Gather) -> Tensor:
     with torch.no_grad():
         others = gather(loss.reshape(1)).mean() - loss
     return loss + others
+
+
+def gather_of(fabric: Fabric) -> Gather | None:
+    """How this process gathers values of all; None if it is the only one."""
+    if fabric.world_size == 1:
+        return None
+
+    def gather(values: Tensor) -> Tensor:
+        every: Tensor = _GatherRanks.apply(values)
+        return every
+
+    return gather
+
+
+class _GatherRanks(torch.autograd.Function):
+    """torch's own, torch.distributed.nn.functional.all_gather, mixes up gradients that are not contiguous on gloo."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        values = values.contiguous()
+        parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, values)
+        ctx.num_rows = len(values)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.narrow(0, dist.get_rank() * ctx.num_rows, ctx.num_rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,26 +13,15 @@ from hapvr.config import Config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot, allow_open_files
-from hapvr.data.rows import places_of_videos
-from hapvr.data.shards import Shard
+from hapvr.data.shards import Shard, places_of_videos
 from hapvr.errors import DataError
-from hapvr.model.settings import needs_extras
 from hapvr.networks.pairs import KnownPairs
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource, ClipRoles
+from hapvr.train.batch import Batch, BatchClip, BatchSource, clips_per_item
 from hapvr.train.labelled_pairs import LabelledPairs
 
 SLACK_RATE = 0.25
 """Where both copies are longer than a clip: how far the two clips of a pair may be shifted, as a part of a clip."""
-
-
-@dataclass(frozen=True)
-class Clip:
-    """Consecutive frames of a video, `count` from `first` on."""
-
-    video_id: str
-    first: int
-    count: int
 
 
 class LabelledClips(BatchSource):
@@ -58,22 +46,13 @@ class LabelledClips(BatchSource):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        settings = config.train
-        self._root = root
-        self._shard_keys = tuple(shard_keys)
-        self._seed = settings.seed
-        self._roles = ClipRoles.of(settings)
+        super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
+        self._num_clips = clips_per_item(config.train)
         self._num_frames = config.views.num_frames
         self._labelled = labelled
-        self._extras = needs_extras(settings.network)
         known = KnownPairs(pair.videos for pair in labelled.pairs)
         videos = set(known.video_ids)
-        if len(labelled.pairs) < 2 * world_size:
-            raise DataError(
-                f"training: {len(labelled.pairs)} labelled pairs, wanted at least {2 * world_size}; add pairs to "
-                "train.labelled_pairs.file, or train on train.source cached_views"
-            )
-        if len({known.group(video_id) for video_id in videos}) == 1 and not self._roles.negatives:
+        if len({known.group(video_id) for video_id in videos}) == 1 and self._num_clips == 2:
             raise DataError(
                 f"training: pairs join all {len(videos)} videos of train.labelled_pairs.file, so none is a negative of "
                 "another; add pairs of other videos, or name sources in train.labelled_pairs.distractors"
@@ -85,39 +64,21 @@ class LabelledClips(BatchSource):
             for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
                 self._length[video_id], self._shard_of[video_id] = count, number
         self.extras_dims = self._open_all()[0].extras_dims
-        sampler = BatchSampler(
-            [f"{number:08d}" for number in range(len(labelled.pairs))],
-            batch_videos=settings.batch_videos,
-            seed=settings.seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        super().__init__(
-            sampler,
-            videos.union(labelled.distractors),
-            repeat_short_clips=settings.repeat_short_clips,
-            known=known,
-        )
-
-    @property
-    def identity(self) -> dict[str, str]:
-        features = {
-            f"{FEATURES_STAGE}/{key}": Shard(self._root, FEATURES_STAGE, key).data_digest() for key in self._shard_keys
-        }
-        return features | {"labelled_pairs": self._labelled.digest}
+        items = [f"{number:08d}" for number in range(len(labelled.pairs))]
+        self._start(items, video_ids=videos.union(labelled.distractors), known=known)
 
     def __getitem__(self, number: int) -> Batch:
         pairs, own = [int(name) for name in self.sampler.videos(number)], self.sampler.rank_slice()
-        per_pair = self._roles.num_clips
         clips = [clip for pair in pairs for clip in self.clips(pair, number)]
+        first = own.start * self._num_clips
         return self.build(
-            [BatchClip(clip.video_id, place % per_pair, clip.count) for place, clip in enumerate(clips)],
-            torch.stack([self._read(clip) for clip in clips[own.start * per_pair : own.stop * per_pair]]),
-            first_row=own.start * per_pair,
+            clips,
+            torch.stack([self._read(clip) for clip in clips[first : own.stop * self._num_clips]]),
+            first_row=first,
             frame_labels=None,
         )
 
-    def clips(self, pair: int, number: int) -> list[Clip]:
+    def clips(self, pair: int, number: int) -> list[BatchClip]:
         """The clips of a labelled pair in the batch of that number: anchor, positive, and distractors."""
         rng = numpy_rng(self._seed, "labelled pair", number, pair)
         one = self._labelled.pairs[pair]
@@ -125,13 +86,13 @@ class LabelledClips(BatchSource):
         chosen = [(video_id, start) for video_id, start in zip(one.videos, starts, strict=True)]
         if rng.random() < 0.5:
             chosen.reverse()
-        others = self._labelled.distractors
-        if self._roles.negatives:
-            count = self._roles.negatives
+        others, count = self._labelled.distractors, self._num_clips - 2
+        if count:
             drawn = rng.choice(len(others), size=count, replace=len(others) < count)
             chosen += [(others[index], self._anywhere(others[index], rng)) for index in drawn]
         return [
-            Clip(video_id, start, min(self._num_frames, self._length[video_id] - start)) for video_id, start in chosen
+            BatchClip(video_id, index, min(self._num_frames, self._length[video_id] - start), first=start)
+            for index, (video_id, start) in enumerate(chosen)
         ]
 
     def _draw_starts(self, pair: int, rng: np.random.Generator) -> list[int]:
@@ -163,9 +124,9 @@ class LabelledClips(BatchSource):
     def _anywhere(self, video_id: str, rng: np.random.Generator) -> int:
         return int(rng.integers(max(0, self._length[video_id] - self._num_frames) + 1))
 
-    def _read(self, clip: Clip) -> Tensor:
+    def _read(self, clip: BatchClip) -> Tensor:
         """[T, R, D] of a clip, which a short one fills by showing it again."""
-        regions = self._open(clip.video_id).regions(clip.video_id, clip.first, clip.first + clip.count)
+        regions = self._open(clip.video_id).regions(clip.video_id, clip.first, clip.first + clip.num_frames)
         return torch.from_numpy(regions[np.resize(np.arange(len(regions)), self._num_frames)])
 
     def _open(self, video_id: str) -> FeatureFile:

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import AfterValidator, Field, TypeAdapter
 
-from hapvr.benchmark.definitions.files import read_lines, split_line
-from hapvr.benchmark.definitions.vcdb import annotation_files
+from hapvr.benchmark.definitions.published import annotation_files, read_lines, split_line
 from hapvr.errors import DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.settings import first_line

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,26 +27,32 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
-from hapvr.settings import first_line
 from hapvr.train.batch import Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
-from hapvr.train.families import build_network, build_training
-from hapvr.train.family import StepOutput
-from hapvr.train.gather import gather_of
+from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
+from hapvr.train.family import StepOutput, gather_of
 from hapvr.train.labelled_clips import LabelledClips
 from hapvr.train.labelled_pairs import LabelledPairs
-from hapvr.train.report import RESULT_NAME, BatchReport, Logger, TrainingResult
-from hapvr.train.run_folder import CHECKPOINTS, NETWORK, newest_checkpoint, save_checkpoint
-from hapvr.train.schedule import build_optimizer, build_scheduler
+from hapvr.train.run_folder import (
+    CHECKPOINTS,
+    NETWORK,
+    RESULT_NAME,
+    BatchReport,
+    Logger,
+    TrainingResult,
+    newest_checkpoint,
+    save_checkpoint,
+)
 
 LOCK_TIMEOUT_S = 30
-OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "Cannot allocate memory")
+LOG_EVERY_STEPS = 20
+"""At most; a short training logs a hundred steps, or all."""
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
 class TrainingError(HapvrError):
-    """A step gave no finite loss, or needs more memory than there is."""
+    """A step gave no finite loss."""
 
 
 class TrainingStoppedError(HapvrError):
@@ -61,39 +68,12 @@ class Best:
     weights: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Throughput:
-    """The time that this process trains, and the part of it in which it waits for data."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._waited = 0.0
-        self._clips = 0
-
-    def wait_for(self, items: Iterator[Any]) -> Any:
-        """The next item."""
-        asked = time.monotonic()
-        item = next(items)
-        self._waited += time.monotonic() - asked
-        return item
-
-    def count(self, batch: Batch) -> None:
-        self._clips += len(batch.regions)
-
-    @property
-    def seconds(self) -> float:
-        return max(time.monotonic() - self._start, 1e-9)
-
-    def rates(self) -> dict[str, float]:
-        """wait_rate: part of the time spent waiting for data; clips_per_s."""
-        seconds = self.seconds
-        return {"wait_rate": self._waited / seconds, "clips_per_s": self._clips / seconds}
-
-
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    labelled: what `train.source: labelled_pairs` trains on. validate: network -> metrics, of which "mean" chooses the best
-    weights; without it the last ones are the result. open_logger: called on rank 0 with the first step; its logger gets
+    data: digests of what it reads; a checkpoint of other data is refused. labelled: what `train.source: labelled_pairs`
+    trains on. validate: network -> metrics, of which "mean" chooses the best
+    weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
     losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
     """
 
@@ -103,17 +83,20 @@ class Trainer:
         root: DataRoot,
         shards: Sequence[str],
         *,
+        data: Mapping[str, str],
         labelled: LabelledPairs | None = None,
         folder: Path,
         fabric: Fabric,
         validate: Validate | None = None,
-        open_logger: Callable[[int], Logger],
+        open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
         settings = config.train
         self._config, self._settings = config, settings
         self._folder, self._fabric = folder, fabric
-        self._validate, self._open_logger = validate, open_logger
-        self._logger: Logger | None = None
+        self._validate, self._open_loggers = validate, open_loggers
+        self._loggers: Sequence[Logger] = ()
+        self._started = self._waited_s = 0.0
+        self._num_clips = 0
         self._source = open_source(config, root, shards, fabric, labelled=labelled)
         self.network = build_network(
             settings.network, dims=config.whitening.dims, seed=settings.seed, extras_dims=self._source.extras_dims
@@ -124,7 +107,7 @@ class Trainer:
             settings,
             self.network,
             num_videos=self._source.num_videos,
-            batch_videos=self._source.batch_videos,
+            batch_videos=self._source.sampler.batch_videos,
             gather=gather_of(fabric),
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
@@ -133,7 +116,8 @@ class Trainer:
             "train": settings.identity_fields(),
             "views": config.views.model_dump(mode="json"),
             "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
-            "data": self._source.identity,
+            "data": dict(data),
+            "labelled_pairs": labelled.digest if labelled else "",
         }
 
     def fit(self) -> TrainingResult:
@@ -144,32 +128,32 @@ class Trainer:
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
-            if fabric.is_global_zero:
-                self._logger = self._open_logger(first_step)
-                for text in messages:
-                    self._logger.message(text)
-            throughput, items = Throughput(), self._items(first_step)
+            self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
+            for logger, text in itertools.product(self._loggers, messages):
+                logger.message(text)
+            items = self._items(first_step)
+            log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
+            self._started = time.monotonic()
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                batch, output, norm = self._step(step, items, throughput)
+                batch, output, norm = self._step(step, items)
                 is_last = done == settings.steps
-                if self._logger and (done % settings.log_every_steps == 0 or is_last):
-                    measured = _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | throughput.rates()
-                    self._logger.metrics(step, measured)
-                if self._validate and (done % settings.validate_every_steps == 0 or is_last):
+                if self._loggers and (done % log_every == 0 or is_last):
+                    self._log(step, _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
+                validates = done % settings.validate_every_steps == 0 or is_last
+                if validates and self._validate:
                     self.validate(step)
-                    if self._logger:
-                        similarity = output[3].float().cpu()
-                        report = BatchReport(similarity, batch.labels, batch.video_ids, batch.view_index)
-                        self._logger.batch(step, report)
+                    report = BatchReport(output[3].float().cpu(), batch.labels, batch.video_ids, batch.view_index)
+                    for logger in self._loggers:
+                        logger.batch(step, report)
                 stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
-                if done % settings.checkpoint_every_steps == 0 or is_last or stop:
+                if validates or stop:
                     self.save(done)
                 if stop and not is_last:
                     raise TrainingStoppedError(
                         f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
                     )
-            return self._finish(first_step, throughput)
+            return self._finish(first_step)
 
     def validate(self, step: int) -> None:
         """Validate the weights after a step, and keep them if they are the best so far."""
@@ -178,8 +162,7 @@ class Trainer:
         with torch.no_grad():
             metrics = self._validate(self.network)
         self.network.train()
-        if self._logger:
-            self._logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
+        self._log(step, {f"validation/{name}": value for name, value in metrics.items()})
         if metrics["mean"] > self._best.value:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
             self._best = Best(step=step, value=metrics["mean"], weights=weights)
@@ -221,9 +204,9 @@ class Trainer:
             self._scheduler.load_state_dict(values["scheduler"])
             self._best = Best(**values["best"])
             self._training.load_extra_state(values["family"])
-        if self._source.batch_videos != settings.batch_videos:
+        if self._source.sampler.batch_videos != settings.batch_videos:
             messages.append(
-                f"batches hold {self._source.batch_videos} videos, as there are no more; train.batch_videos is "
+                f"batches hold {self._source.sampler.batch_videos} videos, as there are no more; train.batch_videos is "
                 f"{settings.batch_videos}"
             )
         if settings.num_processes > 1 and self._training.apart:
@@ -245,25 +228,17 @@ class Trainer:
         )
         return iter(loader)
 
-    def _step(self, step: int, items: Iterator[Any], throughput: Throughput) -> tuple[Batch, StepOutput, float]:
+    def _step(self, step: int, items: Iterator[Any]) -> tuple[Batch, StepOutput, float]:
         """Change the weights once; returns the batch, what its loss was, and the norm of its gradient before clipping."""
-        item = throughput.wait_for(items)
-        try:
-            batch = self._source.finish(item)
-            output = self._forward(step, batch)
-            self._fabric.backward(output[0])
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"training: step {step}: out of memory with batches of {self._source.batch_videos} videos "
-                f"({first_line(error)}). Lower train.batch_videos or views.num_frames; on a GPU set train.precision to "
-                "bf16-mixed"
-            ) from error
-        throughput.count(batch)
-        max_norm = self._settings.optimizer.gradient_clip_norm or float("inf")
-        norm = self._fabric.clip_gradients(
-            self._module, self._fabric_optimizer, max_norm=max_norm, error_if_nonfinite=False
+        asked = time.monotonic()
+        item = next(items)
+        self._waited_s += time.monotonic() - asked
+        batch = self._source.finish(item)
+        output = self._forward(step, batch)
+        self._fabric.backward(output[0])
+        self._num_clips += len(batch.regions)
+        norm = self._fabric.clip_gradients(  # only measures it
+            self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
@@ -274,23 +249,26 @@ class Trainer:
         moved: Batch = self._fabric.to_device(batch)
         try:
             output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
+            reason = "" if torch.isfinite(output[0]) else f"the loss is {float(output[0].detach())}"
         except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
-            raise self._not_finite(str(error), step, batch) from error
-        if not torch.isfinite(output[0]):
-            raise self._not_finite(f"the loss is {float(output[0].detach())}", step, batch)
+            reason = str(error)
+        if reason:
+            raise TrainingError(
+                f"training: step {step}: {reason}; the videos of its batch are {', '.join(dict.fromkeys(batch.video_ids))}. "
+                f"Lower train.optimizer.learning_rate"
+            )
         return output
 
-    def _not_finite(self, reason: str, step: int, batch: Batch) -> TrainingError:
-        """Makes the error, and writes a file that lists the clips of the batch."""
-        dump = self._folder / f"not-finite-{step:08d}.json"
-        clips = {"step": step, "video_ids": batch.video_ids, "view_index": batch.view_index.tolist()}
-        dump.write_text(json.dumps(clips, indent=1), encoding="utf-8")
-        return TrainingError(
-            f"training: step {step}: {reason}; the videos of its batch are listed in {dump}. "
-            f"Lower train.optimizer.learning_rate, or set train.optimizer.gradient_clip_norm"
-        )
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
+        for logger in self._loggers:
+            logger.metrics(step, values)
 
-    def _finish(self, first_step: int, throughput: Throughput) -> TrainingResult:
+    def _rates(self) -> dict[str, float]:
+        """wait_rate: part of the time spent waiting for data; clips_per_s."""
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        return {"wait_rate": self._waited_s / seconds, "clips_per_s": self._num_clips / seconds}
+
+    def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
         best, config = self._best, self._config
         result = TrainingResult(
@@ -299,8 +277,8 @@ class Trainer:
             best_step=best.step,
             best_value=best.value if best.step >= 0 else 0.0,
             num_videos=self._source.num_videos,
-            seconds=throughput.seconds,
-            **throughput.rates(),
+            seconds=time.monotonic() - self._started,
+            **self._rates(),
             weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
         )
         if self._fabric.is_global_zero:
@@ -337,13 +315,6 @@ def open_source(
     )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error says that memory ran out, on a GPU or in torch or Python on the processor."""
-    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
-
-
 @contextmanager
 def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same checkpoints."""
@@ -363,15 +334,10 @@ def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
 @contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
     """Yields a function that tells whether SIGTERM has arrived; the loop calls it between steps."""
-    asked = False
-
-    def remember(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-
-    before = signal.signal(signal.SIGTERM, remember)
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
-        yield lambda: asked
+        yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
 

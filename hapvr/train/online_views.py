@@ -12,19 +12,18 @@ from torch import Tensor
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import FrameFile, frames_digest
+from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
-from hapvr.errors import DataError
-from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
 from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import load_teacher
-from hapvr.networks.views import Strength, ViewDrawer, ViewPlan, choose_donor
+from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import Batch, BatchClip, BatchSampler, BatchSource
-from hapvr.train.gather import Gather
+from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
+from hapvr.train.family import Gather
 
 
 @dataclass(frozen=True)
@@ -54,62 +53,32 @@ class OnlineViews(BatchSource):
         world_size: int = 1,
         gather: Gather | None = None,
     ) -> None:
-        settings = config.train
-        self._root = root
-        self._shard_keys = tuple(shard_keys)
-        self._config = config
-        weak: list[Strength] = ["weak"] * settings.weak_views
-        self._strengths: list[Strength] = weak + ["strong"] * settings.strong_views
-        self._device = device
-        self._gather = gather
+        super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
+        self._device, self._gather = device, gather
         self._shard_of: dict[str, int] = {}
         self._video_frames: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
-            if not frames.require({"sampling": config.sampling.identity_fields()}).settings.get("stored", True):
-                raise DataError(
-                    f"training: the frames of shard {key} are not stored, and train.source online reads them in every "
-                    f"step; set sampling.store_frames and materialise frames again, or use cached_views"
-                )
+            frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        sampler = BatchSampler(
-            self._shard_of,
-            batch_videos=settings.batch_videos,
-            seed=settings.seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        super().__init__(sampler, self._shard_of, repeat_short_clips=settings.repeat_short_clips)
+        self._start(self._shard_of, video_ids=self._shard_of)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        extras = needs_extras(settings.network)
-        self.extras_dims = len(whitening.mean) if extras else 0
-        self._embed_regions = region_embedder(backbone, whitening, device, extras=extras)
+        self.extras_dims = len(whitening.mean) if self._extras else 0
+        self._embed_regions = region_embedder(backbone, whitening, device, extras=self._extras)
         self._embed_frames = teacher_embedder(teacher, device)
-        self._networks = {
-            "backbone": _network_identity(backbone.settings),
-            "teacher": _network_identity(teacher.settings),
-            "whitening": whitening.sha256,
-        }
-
-    @property
-    def identity(self) -> dict[str, str]:
-        frames = {
-            f"{FRAMES_STAGE}/{key}": frames_digest(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys
-        }
-        return frames | self._networks
 
     def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
         """The views of a batch, and which of them are this rank's."""
         videos, own = self.sampler.videos(number), self.sampler.rank_slice()
-        seed, count = self._config.train.seed, len(self._strengths)
+        seed, count = self._seed, len(STRENGTHS)
         window = derive_seed(seed, "window", number)
         indices = [derive_seed(seed, "view", number, place) for place in range(count)]
         plans = []
         for video_id in videos:
             others = [other for other in videos if other != video_id]
-            for index, strength in zip(indices, self._strengths, strict=True):
+            for index, strength in zip(indices, STRENGTHS, strict=True):
                 donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         return plans, slice(own.start * count, own.stop * count)
@@ -151,19 +120,14 @@ class OnlineViews(BatchSource):
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
-        flat, config = frames.flatten(0, 1), self._config
-        regions = [self._embed_regions(part) for part in torch.split(flat, config.backbone.batch_frames)]
-        embeddings = [self._embed_frames(part) for part in torch.split(flat, config.teacher.batch_frames)]
+        flat = frames.flatten(0, 1)
+        regions = [self._embed_regions(part) for part in torch.split(flat, BATCH_FRAMES)]
+        embeddings = [self._embed_frames(part) for part in torch.split(flat, BATCH_FRAMES)]
         return _of_clips(regions, frames), _of_clips(embeddings, frames)
 
     def __getstate__(self) -> dict[str, Any]:
         # Data workers only draw: the networks stay behind.
         return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
-
-
-def _network_identity(settings: dict[str, str]) -> str:
-    """Digest of a frozen network's weights, and its precision if that is not float32."""
-    return " ".join(settings[name] for name in ("sha256", "precision") if name in settings)
 
 
 def _of_clips(parts: Sequence[Tensor], frames: Tensor) -> Tensor:

@@ -9,19 +9,24 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from hapvr.train.report import BatchReport
+from hapvr.train.run_folder import BatchReport
 
 NUM_HARDEST = 20
 
 
-def loss_figure(history: Sequence[Mapping[str, float]]) -> Figure:
-    """Every logged loss term, unweighted, over steps."""
-    return _lines(history, "loss/", title="loss terms (unweighted)")
-
-
-def validation_figure(history: Sequence[Mapping[str, float]]) -> Figure:
-    """Every validation metric over steps."""
-    return _lines(history, "validation/", title="validation")
+def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> Figure:
+    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over steps."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
+    for name in names:
+        points = [(line["step"] + 1, line[name]) for line in history if name in line]
+        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
+    axes.set(xlabel="step", title=title)
+    if names:
+        axes.legend(fontsize="x-small", ncols=2)
+    axes.grid(alpha=0.3)
+    return figure
 
 
 def similarity_figure(report: BatchReport) -> Figure:
@@ -50,27 +55,6 @@ def hardest_negatives(report: BatchReport, *, count: int = NUM_HARDEST) -> str:
     for position in order.tolist():
         row, column = divmod(position, len(best))
         if math.isfinite(float(best[row, column])):
-            writer.writerow(
-                [
-                    f"{float(best[row, column]):.4f}",
-                    report.video_ids[row],
-                    int(report.view_index[row]),
-                    report.video_ids[column],
-                    int(report.view_index[column]),
-                ]
-            )
+            clips = [(report.video_ids[clip], int(report.view_index[clip])) for clip in (row, column)]
+            writer.writerow([f"{float(best[row, column]):.4f}", *clips[0], *clips[1]])
     return text.getvalue()
-
-
-def _lines(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> Figure:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
-    for name in names:
-        points = [(line["step"] + 1, line[name]) for line in history if name in line]
-        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
-    axes.set(xlabel="step", title=title)
-    if names:
-        axes.legend(fontsize="x-small", ncols=2)
-    axes.grid(alpha=0.3)
-    return figure

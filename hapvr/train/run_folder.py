@@ -1,4 +1,5 @@
-"""Files in the folder of a training: the record of the process that prepared it, and checkpoints.
+"""Files in the folder of a training: the record of the process that prepared it, its history, result and checkpoints; and
+the loggers of a training.
 
 A checkpoint holds plain tensors and numbers. It starts with the SHA-256 of the rest, which is torch's archive; torch's own
 reader does not notice flipped bits.
@@ -8,52 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import read_json_as, read_json_lines, write_atomic
 
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
 FAILURE_NAME = "failure.txt"
+HISTORY_NAME = "history.jsonl"
+RESULT_NAME = "result.json"
+"""Written last, when a training has come to its end."""
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
-NAME = re.compile(r"^step-(\d{8})\.pt$")
 DIGEST_BYTES = 32
 NUM_KEPT = 2
 """Checkpoints; the one before the last replaces a damaged one."""
 
 
-class _Network(BaseModel, extra="allow"):
-    architecture: str
-    source: str
-    sha256: str
-
-
-class _Weights(BaseModel, extra="allow"):
-    """The frozen networks; not all trainings have a teacher."""
-
-    __pydantic_extra__: dict[str, _Network]
-    backbone: _Network
-
-
-class _Digests(BaseModel, extra="allow"):
-    __pydantic_extra__: dict[str, str]
-    whitening: str
-
-
 class _Record(BaseModel, extra="allow"):
-    """What every RUN_NAME has."""
+    """What every RUN_NAME has. weights: of the frozen networks; not all trainings have a teacher."""
 
     mlflow_run_id: str
     shards: list[str]
-    data_digests: _Digests
-    weights: _Weights
+    data_digests: dict[str, str]
+    weights: dict[Literal["backbone", "teacher"], dict[str, str]]
     environment: dict[str, str]
     labelled_pairs: dict[str, Any] = {}
 
@@ -80,7 +68,7 @@ def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*.pt") if NAME.match(path.name))
+    return sorted(folder.glob("step-????????.pt"))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -109,3 +97,70 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, dict[str, Any], list[s
             f"{skipped[0]}; so are all {len(skipped)} in {folder}; delete that folder to train from the beginning"
         )
     return None, {}, []
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """steps: done in all; first_step: 0, or where a resumed run went on; best_step and best_value: of validation, -1 and
+    0 without one. wait_rate: part of the time in which the loop waited for data; clips_per_s: of this process.
+    """
+
+    steps: int
+    first_step: int
+    best_step: int
+    best_value: float
+    num_videos: int
+    seconds: float
+    wait_rate: float
+    clips_per_s: float
+    weights_sha256: str
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """A batch as the network saw it. similarity: [B, B] in [-1, 1]; labels: int8 [B, B]; of each clip its video and view."""
+
+    similarity: Tensor
+    labels: Tensor
+    video_ids: tuple[str, ...]
+    view_index: Tensor
+
+
+class Logger(Protocol):
+    """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages; what a
+    subclass does not override is dropped."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        return
+
+    def batch(self, step: int, report: BatchReport) -> None:
+        return
+
+    def message(self, text: str) -> None:
+        return
+
+
+class _Line(BaseModel, extra="allow"):
+    """A line of HISTORY_NAME: a step and its metrics."""
+
+    __pydantic_extra__: dict[str, float]
+    step: int
+
+
+class History(Logger):
+    """A logger that writes metrics as JSON lines. Lines after the checkpoint that training continues from are removed."""
+
+    def __init__(self, folder: Path, *, first_step: int) -> None:
+        self._path = folder / HISTORY_NAME
+        kept = [line for line in read_history(folder) if line["step"] < first_step]
+        with write_atomic(self._path) as part:
+            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """All logged lines in order, each with `step` and the metrics of that step; empty if nothing was logged."""
+    return [line.model_dump() for line in read_json_lines(folder / HISTORY_NAME, TypeAdapter(_Line))]

@@ -9,8 +9,7 @@ import torch
 from hapvr.losses.objective import Objective, RankShard
 from hapvr.model.network import SimilarityNetwork
 from hapvr.train.batch import Batch
-from hapvr.train.family import FamilyTraining, StepOutput
-from hapvr.train.gather import Gather
+from hapvr.train.family import FamilyTraining, Gather, StepOutput
 
 
 class TrainingModule(FamilyTraining):

@@ -6,23 +6,25 @@ import torch
 from torch import Tensor
 
 from hapvr.config import TrainConfig
-from hapvr.losses.suppression import distractor_loss, frame_loss, saliency_loss, video_triplet
+from hapvr.losses.suppression import WEIGHTS, distractor_loss, frame_loss, saliency_loss, video_triplet
 from hapvr.model.clips import check_clips
 from hapvr.model.frame_extras import FrameExtras, split_extras
 from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, ClipRoles
-from hapvr.train.family import FamilyTraining, StepOutput, drawing_by, mean_of_processes
-from hapvr.train.gather import Gather
+from hapvr.train.batch import Batch, clips_per_item
+from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
+
+EASY_RATE = 0.09
+"""Without a limit on the magnitude, this part of a batch's frames counts as distractors."""
 
 
 class SuppressionTraining(FamilyTraining):
     """Clips to the four losses of VVS.
 
-    The anchors are the weak views; each meets every strong view of its video. Of labelled pairs they are the one video and
-    the other. The negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
+    The anchor is the weak view of a video and the positive its strong view; of labelled pairs they are the two videos. The
+    negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
     donor with it, and that no pairs join to it. The distractor frames are those of a small magnitude of other videos in the
     batch, so no list of them is kept; number and places of insertions are drawn once per batch, and batch normalisation sees
     the maps of all anchors of a process at once.
@@ -39,30 +41,27 @@ class SuppressionTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
-        self._roles = ClipRoles.of(settings)
+        self._num_clips = clips_per_item(settings)
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, roles, regions = self._settings, self._roles, batch.regions
+        settings, regions = self._settings, batch.regions
         check_clips("clips", regions, None)
         own = slice(batch.first_row, batch.first_row + len(regions))
         labels = batch.labels[own, own]
         extras = None
         if self.network.needs_extras:
             regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
-        anchor_of_pair, positive_of_pair = roles.pairs(len(regions), regions.device)
+        anchor_rows = torch.arange(0, len(regions), self._num_clips, device=regions.device)
         with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
-            anchors, injected = self._anchors(regions, extras, labels, batch_number, batch.first_row)
+            anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)
-        anchor_rows = anchor_of_pair[:: roles.positives]
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
-        place = torch.arange(len(anchor_rows), device=regions.device).repeat_interleave(roles.positives)
-        usable = has_negative[place]
-        positive = positive_of_pair[usable]
-        terms = self._terms(anchors, regions, vectors, injected, place[usable], positive, negative[place[usable]])
-        weights = self.network.settings.objective.weights()
+        usable = has_negative.nonzero().flatten()
+        positive = anchor_rows[usable] + 1
+        terms = self._terms(anchors, regions, vectors, injected, usable, positive, negative[usable])
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
-        total = sum((weights[name] * term for name, term in terms.items()), start=nothing)
+        total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
         every = vectors.detach()
         if self._gather is not None:
@@ -72,16 +71,20 @@ class SuppressionTraining(FamilyTraining):
         return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
 
     def _anchors(
-        self, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int, first_row: int
+        self,
+        rows: Tensor,
+        regions: Tensor,
+        extras: FrameExtras | None,
+        labels: Tensor,
+        batch_number: int,
+        first_row: int,
     ) -> tuple[Anchors, Tensor | None]:
-        """The anchors with distractors in them, and the label of each of their frames; None without discrimination."""
-        rows = self._roles.is_anchor(len(regions), regions.device).nonzero().flatten()
+        """The anchors, clips at `rows`, with distractors in them, and the label of each of their frames; None without discrimination."""
         if extras is None:
             return self.network.anchors(regions[rows], None), None
-        rules = self.network.settings.injection
         parts = (self._settings.seed, "injection", batch_number, first_row)
-        injection = draw_injection(regions.shape[1], rules, numpy_rng(*parts))
-        easy = easy_frames(extras.magnitude, max_magnitude=rules.max_magnitude, easy_rate=rules.easy_rate)
+        injection = draw_injection(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
+        easy = easy_frames(extras.magnitude, max_magnitude=self.network.settings.max_magnitude)
         chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
         clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
         pooled = injection.apply(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen])
@@ -99,24 +102,20 @@ class SuppressionTraining(FamilyTraining):
         positive: Tensor,
         negative: Tensor,
     ) -> dict[str, Tensor]:
-        """The losses whose weights are above 0, unweighted; those of triplets where there is a triplet."""
-        objective, margin = self.network.settings.objective, self.network.settings.objective.margin
+        """The losses that are trained, unweighted; those of triplets where there is a triplet."""
         terms: dict[str, Tensor] = {}
-        if len(anchor) and self.network.topic is not None and objective.video_weight:
+        if len(anchor) and self.network.topic is not None:
             similar = [(anchors.vectors[anchor] * vectors[other]).sum(-1) for other in (positive, negative)]
-            terms["video"] = video_triplet(similar[0], similar[1], margin=margin)
+            terms["video"] = video_triplet(similar[0], similar[1])
         if len(anchor) and anchors.saliency is not None:
             clips = anchors.regions[anchor]
             maps = self.network.refined_maps(clips, regions[positive])
-            if objective.frame_weight:
-                others = self.network.refined_maps(clips, regions[negative])
-                weight = objective.regularization_weight
-                terms["frame"] = frame_loss(maps, others, margin=margin, regularization_weight=weight)
-            if objective.saliency_weight:
-                rule = self.network.settings.saliency.label_rule
-                salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
-                terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
-        if injected is not None and anchors.confidence_logits is not None and objective.distractor_weight:
+            if self.network.settings.frame_loss:
+                terms["frame"] = frame_loss(maps, self.network.refined_maps(clips, regions[negative]))
+            rule = self.network.settings.saliency.label_rule
+            salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
+            terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
+        if injected is not None and anchors.confidence_logits is not None:
             terms["distractor"] = distractor_loss(anchors.confidence_logits, injected)
         return terms
 
@@ -133,7 +132,7 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 
 
 @torch.no_grad()
-def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float) -> Tensor:
+def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float = EASY_RATE) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
     max_magnitude: the limit; None: the quantile of `easy_rate` of these frames.

@@ -18,8 +18,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
-from hapvr.video.geometry import display_size
-from hapvr.video.sampling import advance_time
+from hapvr.video.frames import advance_time, display_size
 
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
@@ -33,14 +32,17 @@ _FORMATS = (
     "3gp,aac,ac3,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
     "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
 )
+_COVERS = Disposition.attached_pic | Disposition.timed_thumbnails
+"""Streams of this kind are the cover picture of a song."""
 _OPEN_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file"}
 
 
 @dataclass(frozen=True)
 class VideoProbe:
-    """What a video's headers and first frame say. Sizes are those displayed: after rotation and pixel aspect.
+    """What a video's headers and first frame say. Headers may lie.
 
-    duration_s, fps: None where the file does not say. num_frames: 0 where the file does not say. Headers may lie.
+    duration_s, fps: None where the file does not say. width_px, height_px: as
+    displayed, after rotation and pixel aspect; stored_px: before. rotation_deg: counter-clockwise.
     """
 
     duration_s: float | None
@@ -48,14 +50,6 @@ class VideoProbe:
     width_px: int
     height_px: int
     codec: str
-    num_frames: int
-
-
-@dataclass(frozen=True)
-class StreamMetadata:
-    """A probe with what is needed to show stored frames rightly. rotation_deg: counter-clockwise."""
-
-    probe: VideoProbe
     formats: frozenset[str]
     pixel_format: str
     pixel_aspect: float
@@ -64,29 +58,20 @@ class StreamMetadata:
     num_video_streams: int
 
 
-@dataclass(frozen=True)
-class TimedFrame:
-    """A decoded frame and its time from the first frame on."""
-
-    time_s: float
-    frame: VideoFrame
-
-
 def check_file(path: Path) -> None:
     """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block forever."""
     reason, problem = "missing_file", ""
     try:
         status = path.stat()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}; check its name and permissions, or fetch it again"
+    else:
         if not stat.S_ISREG(status.st_mode):
             reason, problem = "not_video", "is not a regular file; wanted a video file"
         elif status.st_size == 0:
             reason, problem = "empty_file", "has 0 bytes; fetch it again"
         elif not os.access(path, os.R_OK):
             problem = "may not be read by this user; check its permissions"
-    except (FileNotFoundError, NotADirectoryError):
-        problem = "does not exist; fetch it again"
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}; check its name and permissions"
     if problem:
         raise VideoError(reason, f"video: {path} {problem}")
 
@@ -103,7 +88,11 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
-        streams = _pictures(container)
+        streams = [
+            stream
+            for stream in container.streams.video
+            if stream.codec_context is not None and not stream.disposition & _COVERS
+        ]
         if not streams:
             kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
             raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
@@ -112,28 +101,25 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         yield container, stream
 
 
-def read_metadata(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamMetadata:
-    """Metadata of a file's main video stream. It reads and decodes packets up to the first good frame.
+def probe_video(path: Path) -> VideoProbe:
+    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
 
-    Raises VideoError: the reasons of `open_video`, no_frames, decode_error or too_large.
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
     """
     with open_video(path) as (container, stream):
-        _check_size(path, stream.codec_context.width, stream.codec_context.height, max_pixels)
-        first = next(iter_frames(path, container, stream, max_pixels=max_pixels)).frame
+        _check_size(path, stream.codec_context.width, stream.codec_context.height)
+        _, first = next(iter_frames(path, container, stream))
         aspect = float(stream.sample_aspect_ratio or 1)
         rotation_deg = int(round(first.rotation / 90) * 90)
         width_px, height_px = display_size(
             first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
         )
-        return StreamMetadata(
-            probe=VideoProbe(
-                duration_s=_duration_s(container, stream),
-                fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
-                width_px=width_px,
-                height_px=height_px,
-                codec=stream.codec_context.name,
-                num_frames=max(0, stream.frames),
-            ),
+        return VideoProbe(
+            duration_s=_duration_s(container, stream),
+            fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
+            width_px=width_px,
+            height_px=height_px,
+            codec=stream.codec_context.name,
             formats=frozenset(container.format.name.split(",")),
             pixel_format=first.format.name,
             pixel_aspect=aspect,
@@ -143,42 +129,40 @@ def read_metadata(path: Path, *, max_pixels: int = MAX_PIXELS) -> StreamMetadata
         )
 
 
-def iter_frames(
-    path: Path, container: InputContainer, stream: VideoStream, *, max_pixels: int = MAX_PIXELS
-) -> Iterator[TimedFrame]:
-    """Frames in display order, time 0 at the first one. Damaged packets are skipped; it ends when no more can be read.
+def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
+    """(time in seconds, frame) in display order, time 0 at the first one. Damaged packets are skipped; it ends when no
+    more can be read.
 
     Raises VideoError: no_frames if the stream is empty, decode_error if there were packets and all failed, too_large
-    for a frame above max_pixels.
+    for a frame above MAX_PIXELS.
     """
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
-    time_s, previous_raw_s, found, problem = 0.0, None, False, ""
-    packets = iter_packets(container, stream)
-    while True:
-        try:
-            packet = next(packets, None)
-        except av.error.FFmpegError as error:
-            packet, problem = None, _text(error)
-        if packet is None:
-            break
-        try:
-            frames = packet.decode()
-        except av.error.FFmpegError as error:
-            problem = _text(error)
-            continue
-        for frame in frames:
-            if not isinstance(frame, VideoFrame):
-                continue
-            _check_size(path, frame.width, frame.height, max_pixels)
-            if found:
-                time_s = advance_time(
-                    raw_s=frame.time, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
-                )
-            previous_raw_s, found = frame.time, True
-            yield TimedFrame(time_s=time_s, frame=frame)
+    time_s, previous_raw_s, found, problems = 0.0, None, False, list[str]()
+    for frame in _decoded(container, stream, problems):
+        _check_size(path, frame.width, frame.height)
+        if found:
+            time_s = advance_time(
+                raw_s=frame.time, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
+            )
+        previous_raw_s, found = frame.time, True
+        yield time_s, frame
     if not found:
-        reason = "decode_error" if problem else "no_frames"
-        raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
+        reason, problem = ("decode_error", problems[-1]) if problems else ("no_frames", "empty stream")
+        raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem}); fetch it again")
+
+
+def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]) -> Iterator[VideoFrame]:
+    """All frames that can be decoded; what goes wrong is appended to `problems`."""
+    try:
+        for packet in iter_packets(container, stream):
+            try:
+                frames = packet.decode()
+            except av.error.FFmpegError as error:
+                problems.append(_text(error))
+                continue
+            yield from (frame for frame in frames if isinstance(frame, VideoFrame))
+    except av.error.FFmpegError as error:
+        problems.append(_text(error))
 
 
 def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
@@ -191,16 +175,6 @@ def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.
             continue
 
 
-def _pictures(container: InputContainer) -> list[VideoStream]:
-    """Video streams that have a decoder and are not the cover picture of a song."""
-    covers = Disposition.attached_pic | Disposition.timed_thumbnails
-    return [
-        stream
-        for stream in container.streams.video
-        if stream.codec_context is not None and not stream.disposition & covers
-    ]
-
-
 def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:
     if stream.duration is not None and stream.time_base is not None:
         return _positive(stream.duration * stream.time_base)
@@ -211,9 +185,9 @@ def _positive(value: Fraction | float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _check_size(path: Path, width_px: int, height_px: int, max_pixels: int) -> None:
-    if width_px * height_px > max_pixels:
-        size = f"{width_px} x {height_px} px; at most {max_pixels} px are decoded"
+def _check_size(path: Path, width_px: int, height_px: int) -> None:
+    if width_px * height_px > MAX_PIXELS:
+        size = f"{width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
         raise VideoError("too_large", f"video: {path.name}: frames of {size}")
 
 

@@ -1,11 +1,15 @@
 """Sampled frames of a video file: PyAV, decoding no more than is needed of H.264, and decord where it is exact for other
 codecs. The only module that imports decord.
+
+Of H.264, non-reference frames and groups without a wanted frame are skipped. That is exact by the standard, to the last
+bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR picture.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,22 +17,12 @@ from typing import Any, Generic, Literal, TypeVar
 
 import av
 import numpy as np
+from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
 from hapvr.errors import VideoError
-from hapvr.video.container import (
-    MAX_PIXELS,
-    StreamMetadata,
-    TimedFrame,
-    VideoProbe,
-    iter_frames,
-    open_video,
-    read_metadata,
-)
-from hapvr.video.geometry import display_frame
-from hapvr.video.sampling import TOLERANCE_S, check_sampling, frames_due, sampling_times, shown_frames
-from hapvr.video.selection import CODEC as SELECTED_CODEC
-from hapvr.video.selection import IncompleteSelectionError, Packets, iter_selected, read_packets
+from hapvr.video.container import VideoProbe, iter_frames, iter_packets, open_video, probe_video
+from hapvr.video.frames import MAX_GAP_S, TOLERANCE_S, display_frame, frames_due, sampling_times, shown_frames
 
 Decoder = Literal["auto", "pyav"]
 Kept = TypeVar("Kept")
@@ -49,39 +43,63 @@ _TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
 # by other rules, fails on newer codecs, gives other frames of HEVC with open groups, and other pixels of MPEG-4.
 _DECORD_CODECS = frozenset({"vp8", "vp9"})
 
+SELECTED_CODEC = "h264"
+MARGIN_S = 10.0
+"""How much later than a packet's decoding time its frame may be shown, in streams that break the rules."""
+
+_SLICE, _IDR_SLICE = 1, 5
+
+
+@dataclass
+class Sample(Generic[Kept]):
+    """What was kept of the frames on display at 0, 1/fps, 2/fps ... seconds.
+
+    size_px: width and height of all frames, that of the first. warning: "" or what seems to be missing from the file.
+    """
+
+    path: Path
+    probe: VideoProbe
+    fps: float
+    short_side_px: int | None
+    max_frames: int | None
+    keep: Callable[[NDArray[np.uint8]], Kept]
+    kept: list[Kept] = field(default_factory=list)
+    size_px: tuple[int, int] | None = None
+    decoder: str = ""
+    warning: str = ""
+
+    @property
+    def timestamps_s(self) -> tuple[float, ...]:
+        return tuple(k / self.fps for k in range(len(self.kept)))
+
+    def add(self, stored: NDArray[np.uint8], count: int) -> None:
+        """The next frame, on display at this many sampling times."""
+        frame = display_frame(
+            stored,
+            pixel_aspect=self.probe.pixel_aspect,
+            rotation_deg=self.probe.rotation_deg,
+            short_side_px=self.short_side_px,
+            size_px=self.size_px,
+        )
+        self.size_px = (frame.shape[1], frame.shape[0])
+        self.kept += [self.keep(frame)] * count
+
+    def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
+        """end_s: time of the file's last frame; None if reading stopped before it."""
+        self.decoder, probe = decoder, self.probe
+        if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
+            self.warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+        return self
+
 
 @dataclass(frozen=True)
 class SampledFrames:
-    """Frames on display at timestamps_s.
-
-    frames: [N, H, W, 3] uint8 RGB, N >= 1. timestamps_s: [N]. warning: "" or what seems to be missing from the file.
-    """
+    """frames: [N, H, W, 3] uint8 RGB, N >= 1, on display at timestamps_s [N]. warning: as of `Sample`."""
 
     frames: NDArray[np.uint8]
     timestamps_s: NDArray[np.float64]
     decoder: str
     warning: str
-
-
-@dataclass(frozen=True)
-class Sample(Generic[Kept]):
-    """What was kept of each sampled frame, with the frames' size in pixels."""
-
-    kept: tuple[Kept, ...]
-    timestamps_s: tuple[float, ...]
-    width_px: int
-    height_px: int
-    decoder: str
-    warning: str
-    probe: VideoProbe
-
-
-def probe_video(path: Path, *, max_pixels: int = MAX_PIXELS) -> VideoProbe:
-    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
-
-    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, no_frames, decode_error or too_large.
-    """
-    return read_metadata(path, max_pixels=max_pixels).probe
 
 
 def sample_frames(
@@ -90,30 +108,18 @@ def sample_frames(
     fps: float,
     short_side_px: int | None,
     max_frames: int | None = None,
-    max_pixels: int = MAX_PIXELS,
     decoder: Decoder = "auto",
 ) -> SampledFrames:
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
     shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
-    is read only up to the last of these frames. Raises ArgumentError, and VideoError as `probe_video` does.
+    is read only up to the last of these frames. Raises VideoError as `probe_video` does.
     """
     sample = sample_video(
-        path,
-        fps=fps,
-        short_side_px=short_side_px,
-        keep=lambda frame: frame,
-        max_frames=max_frames,
-        max_pixels=max_pixels,
-        decoder=decoder,
+        path, fps=fps, short_side_px=short_side_px, keep=lambda frame: frame, max_frames=max_frames, decoder=decoder
     )
-    return SampledFrames(
-        frames=np.stack(sample.kept),
-        timestamps_s=np.array(sample.timestamps_s),
-        decoder=sample.decoder,
-        warning=sample.warning,
-    )
+    return SampledFrames(np.stack(sample.kept), np.array(sample.timestamps_s), sample.decoder, sample.warning)
 
 
 def sample_video(
@@ -123,94 +129,54 @@ def sample_video(
     short_side_px: int | None,
     keep: Callable[[NDArray[np.uint8]], Kept],
     max_frames: int | None = None,
-    max_pixels: int = MAX_PIXELS,
     decoder: Decoder = "auto",
 ) -> Sample[Kept]:
     """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
 
     keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
     """
-    check_sampling(fps=fps, max_frames=max_frames)
-    metadata = read_metadata(path, max_pixels=max_pixels)
-    samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
-    selects = metadata.probe.codec == SELECTED_CODEC
-    timed = decoder == "auto" and bool(metadata.formats & _TIMED_FORMATS) and (selects or _decord_reads(metadata))
+    probe = probe_video(path)
+    selects = probe.codec == SELECTED_CODEC
+    timed = decoder == "auto" and bool(probe.formats & _TIMED_FORMATS) and (selects or _decord_reads(probe))
     packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
     if packets is not None and (selects or packets.whole):
         try:
-            return _sample_packets(samples, packets)
+            return _sample_packets(Sample(path, probe, fps, short_side_px, max_frames, keep), packets)
         except (IncompleteSelectionError, RuntimeError, IndexError):
-            samples = _Samples(path, metadata, fps, short_side_px, max_frames, keep)
-    return _sample_all(samples, max_pixels)  # if the file is at fault, this says so
+            pass  # if the file is at fault, decoding all of it says so
+    return _sample_all(Sample(path, probe, fps, short_side_px, max_frames, keep))
 
 
-@dataclass
-class _Samples(Generic[Kept]):
-    """What is sampled of a file, and what was kept of it so far."""
-
-    path: Path
-    metadata: StreamMetadata
-    fps: float
-    short_side_px: int | None
-    max_frames: int | None
-    keep: Callable[[NDArray[np.uint8]], Kept]
-    kept: list[Kept] = field(default_factory=list)
-    size_px: tuple[int, int] | None = None
-
-    def add(self, stored: NDArray[np.uint8], count: int) -> None:
-        """The next frame, on display at this many sampling times; all have the size of the first."""
-        frame = display_frame(
-            stored,
-            pixel_aspect=self.metadata.pixel_aspect,
-            rotation_deg=self.metadata.rotation_deg,
-            short_side_px=self.short_side_px,
-            size_px=self.size_px,
-        )
-        self.size_px = (frame.shape[1], frame.shape[0])
-        self.kept += [self.keep(frame)] * count
-
-    def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
-        """end_s: time of the file's last frame; None if reading stopped before it."""
-        if self.size_px is None:
-            raise VideoError("no_frames", f"video: {self.path.name}: no frame was sampled; fetch the file again")
-        probe, warning = self.metadata.probe, ""
-        if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
-            warning = f"frames end at {end_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-        times_s = tuple(k / self.fps for k in range(len(self.kept)))
-        return Sample(tuple(self.kept), times_s, *self.size_px, decoder, warning, probe)
-
-
-def _decord_reads(metadata: StreamMetadata) -> bool:
+def _decord_reads(probe: VideoProbe) -> bool:
     return (
         DECORD_VERSION is not None
-        and metadata.rotation_deg == 0
-        and metadata.num_video_streams == 1
-        and metadata.probe.codec in _DECORD_CODECS
-        and metadata.pixel_format == "yuv420p"
+        and probe.rotation_deg == 0
+        and probe.num_video_streams == 1
+        and probe.codec in _DECORD_CODECS
+        and probe.pixel_format == "yuv420p"
     )
 
 
-def _sample_packets(samples: _Samples[Kept], packets: Packets) -> Sample[Kept]:
+def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
     """Decode the frames on display at the sampling times, each once."""
     end_s = packets.times_s[-1]
-    times_s = sampling_times(fps=samples.fps, end_s=end_s, max_frames=samples.max_frames)
+    times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
     indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
-    selects = samples.metadata.probe.codec == SELECTED_CODEC
-    frames = (_selected_frames if selects else _decord_frames)(samples.path, packets, indices.tolist())
-    width_px, height_px = samples.metadata.stored_px
+    selects = sample.probe.codec == SELECTED_CODEC
+    if selects:
+        wanted = [packets.pts[index] for index in indices.tolist()]
+        frames = (_rgb(frame, sample.path) for frame in iter_selected(sample.path, packets, wanted))
+    else:
+        frames = _decord_frames(sample.path, packets, indices.tolist())
+    width_px, height_px = sample.probe.stored_px
     for stored, count in zip(frames, counts.tolist(), strict=True):
         if stored.shape != (height_px, width_px, 3):
             raise IncompleteSelectionError
-        samples.add(stored, count)
-    return samples.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
+        sample.add(stored, count)
+    return sample.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
 
 
-def _selected_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
-    for frame in iter_selected(path, packets, [packets.pts[index] for index in indices]):
-        yield _rgb(frame, path)
-
-
-def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator[NDArray[np.uint8]]:
+def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Generator[NDArray[np.uint8], None, None]:
     import decord as untyped  # only where it is installed, and a file needs it
 
     decord: Any = untyped
@@ -225,23 +191,23 @@ def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Iterator
         raise IncompleteSelectionError from error
 
 
-def _sample_all(samples: _Samples[Kept], max_pixels: int) -> Sample[Kept]:
+def _sample_all(sample: Sample[Kept]) -> Sample[Kept]:
     """Decode all frames, up to the last one that is wanted."""
-    with open_video(samples.path) as (container, stream):
-        timed = iter_frames(samples.path, container, stream, max_pixels=max_pixels)
-        current: TimedFrame = next(timed)
+    with open_video(sample.path) as (container, stream):
+        timed = iter_frames(sample.path, container, stream)
+        time_s, frame = next(timed)
         while True:
             following = next(timed, None)
             # a frame is shown until the next one starts; the last one at its own time only
-            until_s = current.time_s + 2 * TOLERANCE_S if following is None else following.time_s
-            count = frames_due(fps=samples.fps, until_s=until_s, max_frames=samples.max_frames) - len(samples.kept)
+            until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
+            count = frames_due(fps=sample.fps, until_s=until_s, max_frames=sample.max_frames) - len(sample.kept)
             if count > 0:
-                samples.add(_rgb(current.frame, samples.path), count)
-            if len(samples.kept) == samples.max_frames:
-                return samples.finish(PYAV, end_s=None)
+                sample.add(_rgb(frame, sample.path), count)
+            if len(sample.kept) == sample.max_frames:
+                return sample.finish(PYAV, end_s=None)
             if following is None:
-                return samples.finish(PYAV, end_s=current.time_s)
-            current = following
+                return sample.finish(PYAV, end_s=time_s)
+            time_s, frame = following
 
 
 def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:
@@ -252,3 +218,119 @@ def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:
             "decode_error",
             f"video: {path.name}: a {frame.format.name} frame cannot be shown as RGB ({error}); convert it",
         ) from error
+
+
+class IncompleteSelectionError(Exception):
+    """A wanted frame did not come, or came damaged; decoding all frames can still make the best of the file."""
+
+
+@dataclass(frozen=True)
+class Packets:
+    """Packets of a stream with a steady clock, so that packet n in display order is frame n.
+
+    pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
+    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin afresh. whole:
+    whether these are all packets of the file.
+    """
+
+    pts: tuple[int, ...]
+    times_s: tuple[float, ...]
+    groups: tuple[tuple[int, ...], ...]
+    whole: bool
+
+
+def read_packets(path: Path, *, until_s: float = math.inf) -> Packets | None:
+    """Packets of the main video stream, up to those whose frames are shown after `until_s`. Decodes none of them.
+
+    until_s: seconds from the first frame. None unless every packet is undamaged, in order, meant to be shown and on a
+    steady clock. Raises VideoError as `open_video` does.
+    """
+    groups: list[list[int]] = [[]]
+    last_dts: int | None = None
+    first_pts: int | None = None
+    whole = True
+    with open_video(path) as (container, stream):
+        codec = stream.codec_context
+        length_bytes = _length_bytes(codec.extradata) if codec.name == SELECTED_CODEC else 0
+        try:
+            for packet in iter_packets(container, stream):
+                if packet.size == 0:
+                    continue
+                if packet.is_corrupt or packet.is_discard or packet.pts is None:
+                    return None
+                if packet.dts is not None:
+                    if last_dts is not None and packet.dts <= last_dts:
+                        return None
+                    last_dts = packet.dts
+                first_pts = packet.pts if first_pts is None else min(first_pts, packet.pts)
+                # a frame is never shown before its packet's decoding time
+                decoded_at = packet.pts if packet.dts is None else packet.dts
+                if stream.time_base and (decoded_at - first_pts) * stream.time_base > until_s + MARGIN_S:
+                    whole = False
+                    break
+                if packet.is_keyframe and groups[-1] and length_bytes and _is_idr(bytes(packet), length_bytes):
+                    groups.append([])
+                groups[-1].append(packet.pts)
+        except av.error.FFmpegError:
+            return None
+        pts = sorted(itertools.chain.from_iterable(groups))
+        if not pts or stream.time_base is None:
+            return None
+        times_s = tuple(float((time - pts[0]) * stream.time_base) for time in pts)
+    if not all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(times_s)):
+        return None
+    return Packets(tuple(pts), times_s, tuple(tuple(group) for group in groups), whole)
+
+
+def iter_selected(path: Path, packets: Packets, wanted: Collection[int]) -> Iterator[VideoFrame]:
+    """The frames with these pts, in display order.
+
+    packets: of an H.264 file, as `read_packets` gave them. Raises IncompleteSelectionError if one of the frames does not
+    come or is damaged, or if the file is not the same any more.
+    """
+    missing = set(wanted)
+    with open_video(path) as (container, stream):
+        decoder = stream.codec_context
+        source = (packet for packet in iter_packets(container, stream) if packet.size)
+        try:
+            for group in packets.groups:
+                wanted_here = left = len(missing.intersection(group))
+                for pts in group:
+                    packet = next(source, None)
+                    if packet is None or packet.pts != pts:
+                        raise IncompleteSelectionError
+                    if left:
+                        decoder.skip_frame = "DEFAULT" if pts in missing else "NONREF"
+                        left -= pts in missing
+                        yield from _found(packet.decode(), missing)
+                if wanted_here:
+                    # pictures that wait for their turn; nothing after this refers to what came before
+                    yield from _found(decoder.decode(None), missing)
+                    decoder.flush_buffers()
+        except av.error.FFmpegError as error:
+            raise IncompleteSelectionError from error
+    if missing:
+        raise IncompleteSelectionError
+
+
+def _found(frames: list[VideoFrame], missing: set[int]) -> Iterator[VideoFrame]:
+    for frame in frames:
+        if frame.pts in missing and not frame.is_corrupt:
+            missing.discard(frame.pts)
+            yield frame
+
+
+def _length_bytes(extradata: bytes | None) -> int:
+    """How many bytes give a unit's length, by an AVCDecoderConfigurationRecord (ISO/IEC 14496-15, 5.3.3); 0 for other data."""
+    return (extradata[4] & 3) + 1 if extradata and len(extradata) > 4 and extradata[0] == 1 else 0
+
+
+def _is_idr(packet: bytes, length_bytes: int) -> bool:
+    """Whether the first picture of a packet is an IDR picture (nal_unit_type 5, ITU-T H.264 7.4.1)."""
+    at = 0
+    while at + length_bytes < len(packet):
+        unit_type = packet[at + length_bytes] & 0x1F
+        if _SLICE <= unit_type <= _IDR_SLICE:
+            return unit_type == _IDR_SLICE
+        at += length_bytes + int.from_bytes(packet[at : at + length_bytes])
+    return False

@@ -14,18 +14,16 @@ import hashlib
 import ipaddress
 import json
 import logging
-import math
 import os
 import re
 import resource
 import socket
 import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -43,6 +41,8 @@ from hapvr.video.sources import ManifestEntry, is_remote
 
 Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 
+BACKOFF_S = 2.0
+"""Wait before the first retry; it doubles up to MAX_WAIT_S."""
 MAX_WAIT_S = 60.0
 MAX_MEMORY_BYTES = 2**30
 """What a download process may hold in memory; it reads pages and playlists whole."""
@@ -71,11 +71,11 @@ _LOG.addHandler(logging.NullHandler())
 class DownloadResult:
     """What came of one video. path: its file if status is ok. reason: "" or a short code."""
 
-    video_id: str
     status: Status
-    path: Path | None
-    reason: str
-    message: str
+    reason: str = ""
+    message: str = ""
+    path: Path | None = None
+    video_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,72 +87,14 @@ class _Record:
     sha256: str
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One video to fetch as `folder/stem.new.<suffix>`. room_bytes: a larger file is refused."""
-
-    uri: str
-    folder: Path
-    stem: str
-    config: DownloadConfig
-    timeout_s: float
-    room_bytes: int
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    """What came of a task. record: of the new file, if status is ok."""
-
-    status: Status
-    reason: str = ""
-    message: str = ""
-    record: _Record | None = None
-
-
-class DiskQuota:
-    """How much all videos below a folder may take together, shared by threads that download; None: no limit."""
-
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
-        self.limit_bytes = limit_bytes
-        self._changed = threading.Condition()
-        self._running = 0
-        taken = 0 if limit_bytes is None else _num_bytes(folder.rglob("*"))
-        self._free: float = math.inf if limit_bytes is None else limit_bytes - taken
-
-    @contextlib.contextmanager
-    def room(self, folder: Path, stem: str, max_bytes: int) -> Iterator[int]:
-        """The size up to `max_bytes` that a video may have. Near the limit, downloads wait for those that run."""
-        before = _num_bytes(folder.glob(f"{stem}.*"))
-        with self._changed:
-            self._changed.wait_for(lambda: not self._running or self._free + before >= max_bytes)
-            room = max(0, int(min(max_bytes, self._free + before)))
-            self._free -= max(0, room - before)
-            self._running += 1
-        try:
-            yield room
-        finally:
-            after = _num_bytes(folder.glob(f"{stem}.*"))
-            with self._changed:
-                self._free += max(0, room - before) - (after - before)
-                self._running -= 1
-                self._changed.notify_all()
-
-
-class Downloader:
+class Downloader(contextlib.ExitStack):
     """Fetches videos in `config.workers` processes. A context; `download` may be called from as many threads."""
 
-    def __init__(self, config: DownloadConfig, *, quota: DiskQuota | None = None) -> None:
-        self._config = config
-        self._quota = quota or DiskQuota(Path(), None)
-        self._stack = contextlib.ExitStack()
+    def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
+        super().__init__()
+        self._config, self._backoff_s = config, backoff_s
         limits = {resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: config.max_bytes}
-        self._pool = self._stack.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
-
-    def __enter__(self) -> Downloader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._pool = self.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
 
     def download(
         self, entry: ManifestEntry, *, folder: Path, timeout_s: float | None = None, again: bool = False
@@ -171,39 +113,37 @@ class Downloader:
             )
         finished = fetched_file(entry.video_id, folder)
         if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
-            return DownloadResult(entry.video_id, "ok", finished[0], "", "")
+            return DownloadResult("ok", path=finished[0], video_id=entry.video_id)
         folder.mkdir(parents=True, exist_ok=True)
-        stem, config = file_stem(entry.video_id), self._config
-        _remove_pieces(folder, stem)
-        with self._quota.room(folder, stem, config.max_bytes) as room_bytes:
-            task = _Task(entry.uri, folder, stem, config, timeout_s or config.timeout_s, room_bytes)
-            fetched = self._fetch(task, wait_s=timeout_s)
-            if fetched.record is not None:
-                path = _place(folder, stem, fetched.record, finished)
-                return DownloadResult(entry.video_id, "ok", path, "", "")
-        if fetched.status == "too_large" and room_bytes < config.max_bytes:
-            message = f"it does not fit; download.quota_bytes is {self._quota.limit_bytes}"
-            fetched = _Fetched("failed", "quota", message)
-        message = f"download: {entry.uri}: {fetched.message}"
-        return DownloadResult(entry.video_id, fetched.status, None, fetched.reason, message)
+        target = folder / file_stem(entry.video_id)
+        _remove_pieces(target)
+        result = self._fetch(entry.uri, target, wait_s=timeout_s)
+        if result.path is not None:
+            return replace(result, path=_place(result.path, finished), video_id=entry.video_id)
+        return replace(result, message=f"download: {entry.uri}: {result.message}", video_id=entry.video_id)
 
-    def _fetch(self, task: _Task, *, wait_s: float | None) -> _Fetched:
-        future = self._pool.schedule(_fetch, args=(task,), timeout=task.timeout_s)
+    def _fetch(self, uri: str, target: Path, *, wait_s: float | None) -> DownloadResult:
+        limit_s = wait_s or self._config.timeout_s
+        future = self._pool.schedule(
+            _fetch, args=(uri, target, self._config, self._backoff_s, limit_s), timeout=limit_s
+        )
         try:
-            fetched: _Fetched = future.result(wait_s)
+            result: DownloadResult = future.result(wait_s)
         except FutureTimeoutError:
             future.cancel()  # type: ignore[no-untyped-call]
-            fetched = _Fetched("failed", "timeout", f"not done after {task.timeout_s:g} s; a later run resumes it")
+            result = DownloadResult("failed", "timeout", f"not done after {limit_s:g} s; a later run resumes it")
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
-            fetched = _Fetched("failed", "crashed", f"the download process failed ({type(error).__name__}: {error})")
-        if fetched.reason == "disk_full":
-            raise DataError(
-                f"download: {task.folder} cannot take more ({fetched.message}); free space or set download.quota_bytes, "
-                f"then run again: finished files are kept and partial ones resumed"
+            result = DownloadResult(
+                "failed", "crashed", f"the download process failed ({type(error).__name__}: {error})"
             )
-        if fetched.status != "ok":
-            _remove_pieces(task.folder, task.stem, all_of_them=fetched.status == "too_large")
-        return fetched
+        if result.reason == "disk_full":
+            raise DataError(
+                f"download: {target.parent} cannot take more ({result.message}); free space, then run again: finished "
+                f"files are kept and partial ones resumed"
+            )
+        if result.status != "ok":
+            _remove_pieces(target, all_of_them=result.status == "too_large")
+        return result
 
 
 def file_stem(video_id: str) -> str:
@@ -223,32 +163,28 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
     return (path, record) if ours else None
 
 
-def _num_bytes(paths: Iterable[Path]) -> int:
-    """The total size of files, without their records."""
-    return sum(path.stat().st_size for path in paths if path.suffix != ".json" and path.is_file())
-
-
-def _place(folder: Path, stem: str, record: _Record, old: tuple[Path, _Record] | None) -> Path:
+def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     """Give a new file its name. What stands there goes only if it is what the old record says; else it is set aside."""
-    path = folder / record.file.replace(".new.", ".")
+    path = new.with_name(new.name.replace(".new.", "."))
+    record = _Record(path.name, new.stat().st_size, file_sha256(new))
     intact = old is not None and file_sha256(old[0]) == old[1].sha256
     for other in {path, *([old[0]] if old is not None else [])}:
         if other.is_symlink() or (other.exists() and not (intact and old is not None and other == old[0])):
             set_aside(other)
-    with write_atomic(folder / f"{stem}.json") as part:
-        part.write_text(json.dumps(asdict(record) | {"file": path.name}), encoding="utf-8")
-    (folder / record.file).replace(path)
+    with write_atomic(path.with_suffix(".json")) as part:
+        part.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    new.replace(path)
     if old is not None and old[0] != path:
         old[0].unlink(missing_ok=True)
     return path
 
 
-def _remove_pieces(folder: Path, stem: str, *, all_of_them: bool = False) -> None:
+def _remove_pieces(target: Path, *, all_of_them: bool = False) -> None:
     """Remove what a download left, but for a partial file of one piece, which can be resumed.
 
     Pieces of a stream cannot: a process that is killed between adding a piece and noting it would add it twice.
     """
-    paths = list(folder.glob(f"{stem}.new.*"))
+    paths = list(target.parent.glob(f"{target.name}.new.*"))
     whole = not all_of_them and not any(path.suffix == ".ytdl" for path in paths)
     for path in paths:
         if not (whole and path.suffix == ".part" and path.name.count(".") == 3):
@@ -270,54 +206,49 @@ def guard_process() -> None:
     sys.addaudithook(_refuse)
 
 
-def _fetch(task: _Task) -> _Fetched:
-    """Fetch one video. Network failures are results; nothing is raised for them."""
+def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float) -> DownloadResult:
+    """Fetch one video as `<target>.new.<suffix>`. Network failures are results; nothing is raised for them."""
     global _allowed_program, _may_go_local
-    youtube = task.uri.lower().startswith("youtube:")
+    youtube = uri.lower().startswith("youtube:")
     _allowed_program = YOUTUBE_PROGRAM if youtube else ""
-    _may_go_local = bool(task.config.proxy or urllib.request.getproxies() or _is_local(urlsplit(task.uri).hostname))
-    address = f"https://www.youtube.com/watch?v={task.uri.partition(':')[2]}" if youtube else task.uri
-    deadline_s = time.monotonic() + task.timeout_s
-    for attempt in range(task.config.retries + 1):
-        fetched = _attempt(address, task)
-        wait_s = min(MAX_WAIT_S, task.config.backoff_s * 2**attempt)
-        final = fetched.status != "failed" or fetched.reason in ("disk_full", "live")
-        if final or attempt == task.config.retries or time.monotonic() + wait_s > deadline_s:
+    _may_go_local = bool(urllib.request.getproxies() or _is_local(urlsplit(uri).hostname))
+    address = f"https://www.youtube.com/watch?v={uri.partition(':')[2]}" if youtube else uri
+    deadline_s = time.monotonic() + timeout_s
+    for attempt in range(config.retries + 1):
+        result = _attempt(address, target, config)
+        wait_s = min(MAX_WAIT_S, backoff_s * 2**attempt)
+        final = result.status != "failed" or result.reason in ("disk_full", "live")
+        if final or attempt == config.retries or time.monotonic() + wait_s > deadline_s:
             break
         time.sleep(wait_s)
-    return fetched
+    return result
 
 
-def _attempt(address: str, task: _Task) -> _Fetched:
+def _attempt(address: str, target: Path, config: DownloadConfig) -> DownloadResult:
     try:
-        with yt_dlp.YoutubeDL(_options(task)) as downloader:  # type: ignore[no-untyped-call]
+        with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
             info = downloader.extract_info(address, download=True) or {}
         info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
         saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
         if not saved or not Path(saved).is_file():
-            return _Fetched("failed", "no_file", "nothing was saved; try again later")
+            return DownloadResult("failed", "no_file", "nothing was saved; try again later")
         with Path(saved).open("rb") as file:
             os.fsync(file.fileno())
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            return _Fetched("ok", record=_Record(Path(saved).name, file.tell(), sha256))
+        return DownloadResult("ok", path=Path(saved))
     except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
-        return classify_failure(error, max_bytes=task.config.max_bytes)
+        return classify_failure(error, max_bytes=config.max_bytes)
 
 
 class _RefusedError(Exception):
-    """Raised inside yt-dlp to stop a download that is not wanted; yt-dlp may wrap it."""
-
-    def __init__(self, status: Status, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.reason = status, reason
+    """Stops a download inside yt-dlp, which may wrap it. Its arguments are status, reason and message."""
 
 
-def _options(task: _Task) -> dict[str, Any]:
-    config, height = task.config, task.config.max_height_px
+def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
+    height = config.max_height_px
 
     def check_size(progress: dict[str, Any]) -> None:
         size = max(progress.get("downloaded_bytes") or 0, progress.get("total_bytes") or 0)
-        if size > task.room_bytes:
+        if size > config.max_bytes:
             raise _RefusedError("too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}")
 
     def check_live(info: dict[str, Any], *, incomplete: bool) -> None:
@@ -327,7 +258,7 @@ def _options(task: _Task) -> dict[str, Any]:
     return {
         # pictures only: sound is never used, and one stream needs no merging
         "format": f"bv*[height<=?{height}]/b[height<=?{height}]/wv*/w",
-        "outtmpl": {"default": str(task.folder / task.stem).replace("%", "%%") + ".new.%(ext)s"},
+        "outtmpl": {"default": str(target).replace("%", "%%") + ".new.%(ext)s"},
         "logger": _LOG,
         "progress_hooks": [check_size],
         "match_filter": check_live,
@@ -344,38 +275,39 @@ def _options(task: _Task) -> dict[str, Any]:
         "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
         "cookiefile": str(config.cookies_file) if config.cookies_file else None,
-        "proxy": config.proxy,
     }
 
 
-def classify_failure(error: BaseException, *, max_bytes: int) -> _Fetched:
+def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
     text = str(error).removeprefix("ERROR: ").strip()
     message = text.splitlines()[0] if text else type(error).__name__
     causes = list(_chain(error))
     for cause in causes:
         if isinstance(cause, _RefusedError):
-            return _Fetched(cause.status, cause.reason, str(cause))
+            return DownloadResult(*cause.args)
         if isinstance(cause, MemoryError):
-            return _Fetched("too_large", "too_large", "a page or playlist that no download process can hold in memory")
+            return DownloadResult(
+                "too_large", "too_large", "a page or playlist that no download process can hold in memory"
+            )
         if isinstance(cause, OSError) and cause.errno in FULL_DISK:
             # the limit of this process looks like a full disk, too
             if cause.errno == errno.EFBIG and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes:
-                return _Fetched("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
-            return _Fetched("failed", "disk_full", message)
+                return DownloadResult("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
+            return DownloadResult("failed", "disk_full", message)
         if isinstance(cause, HTTPError):
             status: Status = "unavailable" if cause.status in UNAVAILABLE_CODES else "failed"
-            return _Fetched(status, f"http_{cause.status}", message)
+            return DownloadResult(status, f"http_{cause.status}", message)
         if isinstance(cause, GeoRestrictedError):
-            return _Fetched("unavailable", "region", message)
+            return DownloadResult("unavailable", "region", message)
         if isinstance(cause, UnsupportedError):
-            return _Fetched("not_video", "not_video", message)
+            return DownloadResult("not_video", "not_video", message)
     words = " ".join(map(str, causes)).lower()
     if _GONE.search(words):
-        return _Fetched("unavailable", "gone", message)
+        return DownloadResult("unavailable", "gone", message)
     if _NEEDS_PROGRAM.search(words):
-        return _Fetched("unavailable", "unsupported", message)
-    return _Fetched("failed", "network", message)
+        return DownloadResult("unavailable", "unsupported", message)
+    return DownloadResult("failed", "network", message)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

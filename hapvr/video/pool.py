@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
-import io
 import itertools
 import os
 import resource
@@ -24,15 +22,13 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pebble import ProcessFuture, ProcessPool
-from PIL import Image
 
 from hapvr.errors import VideoError
 from hapvr.provenance import file_sha256
-from hapvr.video.container import VideoProbe, check_file
-from hapvr.video.decode import Decoder, probe_video, sample_video
+from hapvr.video.container import VideoProbe, check_file, probe_video
+from hapvr.video.decode import Decoder, sample_video
+from hapvr.video.frames import encode_jpeg
 from hapvr.video.settings import SamplingConfig
 
 Item = TypeVar("Item")
@@ -61,14 +57,14 @@ class SampledVideo:
     """
 
     video_id: str
-    probe: VideoProbe | None
-    jpegs: tuple[bytes, ...]
-    timestamps_s: tuple[float, ...]
-    width_px: int
-    height_px: int
-    decoder: str
-    reason: str
-    message: str
+    probe: VideoProbe | None = None
+    jpegs: tuple[bytes, ...] = ()
+    timestamps_s: tuple[float, ...] = ()
+    width_px: int = 0
+    height_px: int = 0
+    decoder: str = ""
+    reason: str = ""
+    message: str = ""
     file_sha256: str = ""
 
 
@@ -79,11 +75,11 @@ class InspectedVideo:
 
     video_id: str
     path: Path
-    num_bytes: int
-    sha256: str
-    probe: VideoProbe | None
-    reason: str
-    message: str
+    num_bytes: int = 0
+    sha256: str = ""
+    probe: VideoProbe | None = None
+    reason: str = ""
+    message: str = ""
 
 
 def sample_videos(
@@ -95,77 +91,29 @@ def sample_videos(
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB, `config.jpeg_quality`). A video on which decord crashes or hangs is tried once more with PyAV
-    alone. A video that fails raises nothing: its result has the reason. digest: read each file once more for its
-    file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
+    Frames are JPEG (RGB). A video on which decord crashes or hangs is tried once more with PyAV alone. A video that fails
+    raises nothing: its result has the reason. digest: read each file once more for its file_sha256; a file that changes
+    while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
     """
     first = functools.partial(_sample, config=config, digest=digest)
     second = functools.partial(_sample, config=config, digest=digest, decoder="pyav")
     for (video_id, _), result in in_workers(first, items, config=config, retry=second, left_s=left_s):
-        yield result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
-
-
-class VideoSampler:
-    """Samples videos of a fixed list in worker processes when they are asked for, and the next ones ahead of time.
-
-    Results equal those of `sample_videos`. Memory holds the last result and at most LOOKAHEAD more per worker.
-    """
-
-    def __init__(self, items: Mapping[str, Path], *, config: SamplingConfig) -> None:
-        self._items = list(items.items())
-        self._order = {video_id: position for position, video_id in enumerate(items)}
-        self._config = config
-        self._ahead: dict[int, ProcessFuture[Any]] = {}
-        self._turn, self._last = 0, _failed_sample("", VideoError("", ""))
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> VideoSampler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    @functools.cached_property
-    def _pool(self) -> ProcessPool:
-        workers = min(self._config.workers, len(self._items))
-        return self._stack.enter_context(_open_sampling_pool(self._config, workers=workers))
-
-    def sample(self, video_id: str) -> SampledVideo:
-        """Sample one video of the list; those after it are begun unless it is asked for out of turn."""
-        if self._last.video_id == video_id:
-            return self._last
-        start = self._order[video_id]
-        in_turn = start in (self._turn, self._turn + 1)
-        if in_turn:
-            self._turn = start
-            self._ahead = {place: future for place, future in self._ahead.items() if place >= start}
-        for place in range(start, min(len(self._items), start + (LOOKAHEAD * self._config.workers if in_turn else 1))):
-            if place not in self._ahead:
-                function = functools.partial(_sample, config=self._config)
-                self._ahead[place] = self._pool.schedule(
-                    function, args=(self._items[place],), timeout=self._config.timeout_s
-                )
-        result = _outcome(
-            self._pool,
-            self._items[start],
-            self._ahead.pop(start),
-            config=self._config,
-            retry=functools.partial(_sample, config=self._config, decoder="pyav"),
-        )
-        sampled = result if isinstance(result, SampledVideo) else _failed_sample(video_id, result)
-        if in_turn:
-            self._last = sampled
-        return sampled
+        yield _sampled(video_id, result)
 
 
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
-    for (video_id, path), result in in_workers(_inspect_one, items, config=config):
-        if isinstance(result, InspectedVideo):
-            yield result
-        else:
+    for (video_id, path), result in in_workers(_inspect, items, config=config):
+        if isinstance(result, VideoError):
             num_bytes = path.stat().st_size if path.is_file() else 0
-            yield InspectedVideo(video_id, path, num_bytes, "", None, result.reason, str(result))
+            result = InspectedVideo(video_id, path, num_bytes, reason=result.reason, message=str(result))
+        yield result
+
+
+def _sampled(video_id: str, result: SampledVideo | VideoError) -> SampledVideo:
+    if isinstance(result, SampledVideo):
+        return result
+    return SampledVideo(video_id, reason=result.reason, message=str(result))
 
 
 def _sample(
@@ -178,31 +126,28 @@ def _sample(
             path,
             fps=config.fps,
             short_side_px=config.short_side_px,
-            keep=functools.partial(encode_jpeg, quality=config.jpeg_quality),
+            keep=encode_jpeg,
             max_frames=config.max_frames,
             decoder=decoder,
         )
-    except VideoError as error:
-        sampled = _failed_sample(video_id, error)
-    else:
         sampled = SampledVideo(
-            video_id=video_id,
-            probe=sample.probe,
-            jpegs=sample.kept,
-            timestamps_s=sample.timestamps_s,
-            width_px=sample.width_px,
-            height_px=sample.height_px,
+            video_id,
+            sample.probe,
+            tuple(sample.kept),
+            sample.timestamps_s,
+            *(sample.size_px or (0, 0)),
             decoder=sample.decoder,
-            reason="",
             message=sample.warning,
         )
+    except VideoError as error:
+        sampled = _sampled(video_id, error)
     if not digest or before is None:
         return sampled
     with contextlib.suppress(OSError):
         sampled = replace(sampled, file_sha256=file_sha256(path))
     if _file_version(path) != before:
         changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the step again")
-        sampled = replace(_failed_sample(video_id, changed), file_sha256=sampled.file_sha256)
+        sampled = replace(_sampled(video_id, changed), file_sha256=sampled.file_sha256)
     return sampled
 
 
@@ -215,29 +160,14 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _failed_sample(video_id: str, error: VideoError) -> SampledVideo:
-    return SampledVideo(video_id, None, (), (), 0, 0, "", error.reason, str(error))
-
-
-def _inspect_one(item: tuple[str, Path]) -> InspectedVideo:
-    video_id, path = item
-    num_bytes, sha256 = 0, ""
+def _inspect(item: tuple[str, Path]) -> InspectedVideo:
+    found = InspectedVideo(*item)
     try:
-        check_file(path)
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            num_bytes = file.tell()
-        probe = probe_video(path)
+        check_file(found.path)
+        found = replace(found, sha256=file_sha256(found.path), num_bytes=found.path.stat().st_size)
+        return replace(found, probe=probe_video(found.path))
     except VideoError as error:
-        return InspectedVideo(video_id, path, num_bytes, sha256, None, error.reason, str(error))
-    return InspectedVideo(video_id, path, num_bytes, sha256, probe, "", "")
-
-
-def encode_jpeg(frame: NDArray[np.uint8], *, quality: int) -> bytes:
-    """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
-    buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="JPEG", quality=quality, subsampling=0)
-    return buffer.getvalue()
+        return replace(found, reason=error.reason, message=str(error))
 
 
 def in_workers(
@@ -262,16 +192,22 @@ def in_workers(
     first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
-    with _open_sampling_pool(config, workers=len(first)) as pool:
+    with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
+
+        def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Result | VideoError]:
+            found = _outcome(future, config=config, left_s=left_s)
+            if retry is not None and isinstance(found, VideoError) and found.reason in RETRYABLE:
+                again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
+                found = _outcome(again, config=config, left_s=left_s)
+            return item, found
+
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                item, future = waiting.popleft()
-                yield item, _outcome(pool, item, future, config=config, retry=retry, left_s=left_s)
+                yield outcome(*waiting.popleft())
         while waiting:
-            item, future = waiting.popleft()
-            yield item, _outcome(pool, item, future, config=config, retry=retry, left_s=left_s)
+            yield outcome(*waiting.popleft())
 
 
 @contextlib.contextmanager
@@ -331,35 +267,21 @@ class _WorkerContext(SpawnContext):
         return lock
 
 
-def _open_sampling_pool(config: SamplingConfig, *, workers: int) -> contextlib.AbstractContextManager[ProcessPool]:
-    return open_pool(workers=workers, limits={resource.RLIMIT_AS: config.max_memory_bytes})
-
-
 def _outcome(
-    pool: ProcessPool,
-    item: Item,
-    future: ProcessFuture[Any],
-    *,
-    config: SamplingConfig,
-    retry: Callable[[Item], Result] | None,
-    left_s: Callable[[], float] | None = None,
-) -> Any:
-    """The result of a scheduled item, or a VideoError after `retry` failed too."""
+    future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+) -> Any | VideoError:
+    """The result of a call that was scheduled, or why there is none."""
     try:
         return future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
-        failure = VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+        return VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
         return error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        failure = VideoError(
+        return VideoError(
             "crashed",
             f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
         )
-    if retry is None:
-        return failure
-    again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
-    return _outcome(pool, item, again, config=config, retry=None, left_s=left_s)
 
 
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:

@@ -14,19 +14,11 @@ CopyEdits = Literal["usual", "hard", "parts"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
-class FolderSource(Settings):
-    """All files below a folder that have a video's suffix; those that are not videos inside become failed rows."""
+class FilesSource(Settings):
+    """`folder`: all files below `path` that have a video's suffix; those that are no videos inside become failed rows.
+    `list`: a CSV or Parquet file with a column `url`, or `video_id` of YouTube, and optionally both."""
 
-    kind: Literal["folder"]
-    name: SourceName
-    path: Path
-    split: Split = "train"
-
-
-class ListSource(Settings):
-    """A CSV or Parquet file with a column `url`, or `video_id` of YouTube, and optionally both."""
-
-    kind: Literal["list"]
+    kind: Literal["folder", "list"]
     name: SourceName
     path: Path
     split: Split = "train"
@@ -37,8 +29,6 @@ class DemoCorpusSource(Settings):
 
     kind: Literal["demo_corpus"]
     name: SourceName
-    num_incidents: Annotated[int, Field(ge=3, le=500)] = 26
-    seed: int = 0
 
 
 class OwnVideosSource(Settings):
@@ -58,20 +48,16 @@ class OwnVideosSource(Settings):
         description="of the held-out clips; `hard`: each is altered by several strong edits at once; `parts`: 3 to 30 s of "
         "each in longer footage of another",
     )
-    seed: int = 0
 
 
 class BenchmarkSource(Settings):
-    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k; `name` is the benchmark's."""
+    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is the benchmark's."""
 
     kind: Literal["benchmark"]
     name: SourceName
-    split: Literal["validation", "test"] = "test"
 
 
-Source = Annotated[
-    FolderSource | ListSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")
-]
+Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")]
 
 
 class SamplingConfig(Settings):
@@ -80,37 +66,27 @@ class SamplingConfig(Settings):
     fps: Annotated[float, Field(gt=0, le=60)] = 1.0
     short_side_px: Annotated[int, Field(ge=32, le=2160)] = 256
     max_frames: Annotated[int, Field(ge=1)] = 3600
-    min_frames: Annotated[int, Field(ge=1)] = 1
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    jpeg_quality: Annotated[int, Field(ge=50, le=100)] = 95
     workers: Annotated[int, Field(ge=1)] = 2
     max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
         default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
     )
-    store_frames: bool = Field(
-        default=True, description="false: each step decodes the frames that it needs, and none are stored on disk"
-    )
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
-        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes", "store_frames"})
+        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
 
 
 class DownloadConfig(Settings):
-    """How remote videos are fetched (yt-dlp)."""
+    """How remote videos are fetched (yt-dlp, by the proxy that the environment names, if any)."""
 
     max_height_px: Annotated[int, Field(ge=144)] = 480
     max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
     rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
     retries: Annotated[int, Field(ge=0)] = 3
-    backoff_s: Annotated[float, Field(ge=0)] = Field(default=2.0, description="first wait before a retry; it doubles")
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
     cookies_file: Path | None = None
-    proxy: str | None = None
     workers: Annotated[int, Field(ge=1, le=64)] = Field(default=4, description="videos of a shard fetched at once")
-    quota_bytes: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="disk space for all downloads together; what does not fit fails and can be retried"
-    )
     folder: Path | None = Field(
         default=None,
         description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",

@@ -43,10 +43,10 @@ class ManifestEntry:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """entries: sorted by video id. ignored: relative paths of files whose suffix is not a video's, sorted."""
+    """entries: sorted by video id. num_ignored: files whose suffix is not a video's."""
 
     entries: tuple[ManifestEntry, ...]
-    ignored: tuple[str, ...]
+    num_ignored: int
 
 
 def scan_folder(root: Path, *, source: str) -> ScanResult:
@@ -60,13 +60,11 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
         raise DataError(f"source {source}: {root} is not a folder; set the source's path to a folder of videos")
     found, unreachable = _walk(root)
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
-    ignored = sorted(
-        text_of_path(path.relative_to(root)) for path in found if path.suffix.lower() not in VIDEO_SUFFIXES
-    )
+    num_ignored = len(found) - len(videos)
     if not videos:
-        others = f"only {len(ignored)} other files" if ignored else "it is empty"
+        others = f"only {num_ignored} other files" if num_ignored else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
-    return ScanResult(entries_of_files([*videos, *unreachable], root=root, source=source), tuple(ignored))
+    return ScanResult(entries_of_files([*videos, *unreachable], root=root, source=source), num_ignored)
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
@@ -93,16 +91,10 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises
     DataError naming the first wrong row.
     """
-    table = _read_table(path, source)
-    wanted = [column for column in ("video_id", "url") if column in table.columns]
-    if not wanted:
-        raise DataError(f"source {source}: {path.name} has columns {table.columns}; wanted `url`, `video_id` or both")
     entries: dict[str, ManifestEntry] = {}
-    missing = [None] * len(table)
-    ids, urls = (table[column] if column in wanted else missing for column in ("video_id", "url"))
-    for number, (video_id, url) in enumerate(zip(ids, urls, strict=True), start=1):
+    for number, row in enumerate(_read_table(path, source).iter_rows(named=True), start=1):
         try:
-            entry = _list_entry(video_id, url, source=source)
+            entry = _list_entry(row.get("video_id"), row.get("url"), source=source)
             known = entries.setdefault(entry.video_id, entry)
             if known.uri != entry.uri:
                 raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
@@ -115,10 +107,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 
 def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of YouTube ids, in their order. Raises DataError naming one that is none."""
-    try:
-        return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
-    except DataError as error:
-        raise DataError(f"source {source}: {error}") from error
+    return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
 
 
 def is_remote(uri: str) -> bool:
@@ -167,10 +156,9 @@ def _walk(root: Path) -> tuple[list[Path], list[Path]]:
     top = root.resolve()
     found: list[Path] = []
     unreachable: list[Path] = []
-    # path, its real path without links, the real paths of the folders on the way here, whether a link is among them
-    pending = [(root, str(top), frozenset([str(top)]), False)]
+    pending = [(root, str(top), frozenset([str(top)]))]  # path, its real path without links, real paths on the way here
     while pending:
-        folder, real_folder, above, behind_link = pending.pop()
+        folder, real_folder, above = pending.pop()
         try:
             with os.scandir(folder) as scanned:
                 children = [child for child in scanned if not child.name.startswith(".")]
@@ -180,15 +168,16 @@ def _walk(root: Path) -> tuple[list[Path], list[Path]]:
             unreachable.append(folder)
             continue
         for child in children:
-            path, is_link = folder / child.name, child.is_symlink()
-            # unlike Path.resolve, realpath takes links that point at each other in a circle
-            real = os.path.realpath(path) if is_link else f"{real_folder}/{child.name}"
-            if is_link and not Path(real).is_relative_to(top):
-                continue
+            path, real = folder / child.name, f"{real_folder}/{child.name}"
+            if child.is_symlink():
+                # unlike Path.resolve, realpath takes links that point at each other in a circle
+                real = os.path.realpath(path)
+                if not Path(real).is_relative_to(top):
+                    continue
             if not _is_folder(child):
                 found.append(path)
-            elif not ((is_link or behind_link) and real in above):
-                pending.append((path, real, above | {real}, is_link or behind_link))
+            elif real not in above:
+                pending.append((path, real, above | {real}))
     return found, unreachable
 
 
@@ -221,10 +210,10 @@ def _read_table(path: Path, source: str) -> pl.DataFrame:
 def _list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
-    if link and not _URL.fullmatch(link):
-        raise DataError(f"{link!r} is not an http(s) URL")
-    if not link and not _YOUTUBE_ID.fullmatch(name):
-        raise DataError(f"wanted a URL or an 11-character YouTube id, got {name!r}")
+    if not (_URL.fullmatch(link) if link else _YOUTUBE_ID.fullmatch(name)):
+        raise DataError(
+            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an 11-character YouTube id, got {link or name!r}"
+        )
     full_id = f"{source}/{name or quote(link, safe=':?=&+')}"
     if not name and len(full_id) > MAX_ID_LENGTH:
         full_id = _shortened(full_id, link)

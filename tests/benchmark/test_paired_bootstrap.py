@@ -13,7 +13,7 @@ from hapvr.benchmark.paired_bootstrap import Difference, compare, decide
 from hapvr.config import GateConfig
 from hapvr.seeding import numpy_rng
 
-GATE = GateConfig(bootstrap_samples=400)
+GATE = GateConfig()
 QUERIES, REFERENCES = 24, 60
 
 

@@ -36,7 +36,7 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for path in folder.rglob("*.mp4"):
         os.utime(path, (time.time() - 3600,) * 2)
     settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
-    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5, "retry_wait_s": 1}
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
     with serving(folder, settings) as found:
         yield found
 

@@ -13,7 +13,7 @@ import pytest
 
 from assets.project import PROCESS_TAG
 from hapvr.registry.versions import champion_of
-from hapvr.search.current import CURRENT
+from hapvr.search.collection import CURRENT
 from hapvr.steps.training import tracker_of
 from tests.orchestration.conftest import ASSETS
 from tests.orchestration.servers import Servers, wait_until

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import threading
+import urllib.request
 
 from hapvr.serving.server import Server
 from tests.commands.conftest import invoke
@@ -13,9 +14,15 @@ from tests.commands.conftest import invoke
 RUN = Server.run
 
 
-def run_until_it_answers(server: Server, ready: Callable[[], None]) -> None:
+def run_until_it_answers(server: Server) -> None:
     """In the place of `Server.run`, which serves until it is interrupted."""
-    RUN(server, lambda: (ready(), server.stop())[0])
+
+    def ask() -> None:
+        with urllib.request.urlopen(f"{server.address}/health", timeout=60):
+            server.stop()
+
+    threading.Thread(target=ask).start()
+    RUN(server)
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ import torch
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import write_availability
+from hapvr.data.shards import Shard, index_row
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.provenance import Provenance
 from hapvr.seeding import torch_rng
 from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.steps.project import Project
@@ -91,10 +92,10 @@ def test_evaluate_normalizes_against_a_source(
 
 
 def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Path) -> None:
-    """Copies whose time is as it was are found from begin to end; the table and the CSV file hold what was measured."""
+    """Copies whose time is as it was are found from begin to end; the table holds what was measured."""
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=32)
     folder = save_network(network, tmp_path / "plain", metadata={})
-    done = scored("--matches", tmp_path / "made" / "matches.csv", "--json", model=folder)
+    done = scored("--segments", "--json", model=folder)
     assert done.code == 0, done.error
     found = done.json["segments"]
     definition = load_definition(own_test)
@@ -103,9 +104,6 @@ def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Pa
     assert found["metrics"]["found_rate"] > 0.5
     assert found["metrics"]["begin_error"] <= 1
     assert 0 < found["metrics"]["micro_ap"] <= 1
-    rows = pl.read_csv(tmp_path / "made" / "matches.csv")
-    assert rows.columns == ["query_id", "ref_id", "query_start", "query_end", "ref_start", "ref_end", "score"]
-    assert len(rows) == found["metrics"]["num_predicted"]
     text = scored("--segments", "--normalize", "own-train", "--bootstrap", 20, model=folder).out
     assert f"| all | {len(definition.segments)} |" in text
     assert "| own-test (strict), normalised scores |" in text
@@ -118,11 +116,12 @@ def test_evaluate_frozen_counts_the_videos_of_its_manifest(call: Call, tmp_path:
     query = definition.labels.row(0)[0]
     first, second = [video for video in definition.database if video not in definition.queries][:2]
     statuses = {f"fivr-5k/{query}": "ok", f"fivr-5k/{first}": "ok", f"fivr-5k/{second}": "unavailable"}
-    write_availability(DataRoot(tmp_path), "fivr-5k", "fivr-5k-00000", statuses)
+    rows = [index_row(video_id, 1, status=status) for video_id, status in statuses.items()]
+    Shard(DataRoot(tmp_path), "videos", "fivr-5k-00000").write_index(rows, provenance=Provenance("videos", {}))
     pl.DataFrame({"video_id": [query, first]}).write_csv(tmp_path / "ids [1].csv")
     scores = write_scores(tmp_path / "s.parquet", (query, first, 0.5), (query, second, 0.7))
     arguments = ("evaluate", "--benchmark", "fivr-5k", "--similarities", scores, "--policy", "frozen", "--json")
-    for place in ("availability/fivr-5k", "ids [1].csv"):
+    for place in ("videos", "ids [1].csv"):
         found = call(*arguments, "--available", tmp_path / place).json
         assert found["policy"] == "frozen"
         assert (found["availability"]["num_queries"], found["availability"]["num_references"]) == (1, 1)

@@ -14,9 +14,7 @@ from hapvr.data.features import STAGE, FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     ManifestRow,
-    check_availability,
     read_manifest,
-    write_availability,
     write_manifest_shard,
 )
 from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, Shard
@@ -51,7 +49,7 @@ def refused(root: DataRoot, name: str, tables: Iterator[pa.Table], read: Callabl
     path.write_bytes(whole)
 
 
-def test_the_manifest_and_the_availability(tmp_path: Path) -> None:
+def test_the_manifest(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
     write_manifest_shard(root, "a-00000", [ManifestRow("a/x.mp4", "a", "train", "a-00000", "/x.mp4")])
     name = "manifest/a-00000/rows.parquet"
@@ -59,11 +57,6 @@ def test_the_manifest_and_the_availability(tmp_path: Path) -> None:
     for column in table.column_names:
         refused(root, name, other_columns(table, column), lambda: read_manifest(root))
     assert len(read_manifest(root)) == 1
-    write_availability(root, "a", "a-00000", {"a/x.mp4": "ok"})
-    name = "availability/a/a-00000.parquet"
-    table = pq.ParquetFile(tmp_path / name).read()
-    for column in ("video_id", "status"):
-        refused(root, name, other_columns(table, column), lambda: check_availability(root, "a", "a-00000"))
 
 
 def test_the_index_of_a_shard(tmp_path: Path) -> None:

@@ -12,18 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.demo.clips_benchmark import load_frames, make_clips_benchmark
+from hapvr.demo.clips_benchmark import (
+    MIN_CLIPS,
+    held_out_counts,
+    load_frames,
+    make_clips_benchmark,
+    read_scenes,
+    split_user_videos,
+)
 from hapvr.demo.edits import EDITS
-from hapvr.demo.user_videos import MIN_CLIPS, held_out_counts, read_scenes, split_user_videos
 from hapvr.errors import DataError
 from hapvr.provenance import file_sha256
-from hapvr.video.decode import probe_video
+from hapvr.video.container import probe_video
 from hapvr.video.settings import OwnVideosSource
 
 
 def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
     """Each query finds exactly its own copies, labelled by their edit, among all other videos."""
-    definition, unusable = make_clips_benchmark(clips, tmp_path / "made", name="own", distractor_rate=0.34, workers=1)
+    definition, unusable = make_clips_benchmark(clips, tmp_path / "made", name="own")
     assert (len(definition.queries), len(definition.database), unusable) == (4, 4 * 4 + 2, {})
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
     assert definition.labels["query_id"].value_counts()["count"].to_list() == [4] * 4
@@ -40,9 +46,7 @@ def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None
 
 def test_copies_have_their_true_times(clips: Path, tmp_path: Path) -> None:
     """Frames of a copy at its true times are those of the query, whatever the edit did to time."""
-    definition, _ = make_clips_benchmark(
-        clips, tmp_path / "made", name="own", copies_per_clip=14, distractor_rate=0.34, workers=1
-    )
+    definition, _ = make_clips_benchmark(clips, tmp_path / "made", name="own", copies_per_clip=14)
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
     assert definition.segments["reference_id"].n_unique() == len(definition.labels)
     files = definition.video_files()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hapvr.demo.edits import ALL_EDITS, edit_rows, edit_video
-from hapvr.demo.timeline import NOTHING, true_times
+from hapvr.demo.edits import ALL_EDITS, NOTHING, true_times
 
 FPS = 4.0
 
@@ -21,7 +20,7 @@ def numbered(count: int) -> np.ndarray:
 def apply(kind: str, frames: np.ndarray, *, seed: int = 0) -> np.ndarray:
     """The edit with a white donor."""
     donor = np.full((8, 30, 40, 3), 255, dtype=np.uint8)
-    return edit_video(kind, frames, donor=donor, fps=FPS, rng=np.random.default_rng(seed))
+    return ALL_EDITS[kind].apply(frames, donor, FPS, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("kind", ALL_EDITS)
@@ -68,8 +67,8 @@ def test_edit_rows_are_those_that_the_edit_shows(kind: str) -> None:
     """The timeline has a row for each frame of the copy; where nothing but time is edited, the frames are those rows."""
     frames = np.random.default_rng(0).integers(0, 256, (83, 48, 64, 3), dtype=np.uint8)
     donor = np.full((31, 50, 60, 3), 255, dtype=np.uint8)
-    edited = edit_video(kind, frames, donor=donor, fps=10, rng=np.random.default_rng(5))
-    rows = edit_rows(kind, len(frames), num_donor=len(donor), fps=10, rng=np.random.default_rng(5))
+    edited = ALL_EDITS[kind].apply(frames, donor, 10, np.random.default_rng(5))
+    rows = ALL_EDITS[kind].rows(len(frames), len(donor), 10, np.random.default_rng(5))
     assert len(rows) == len(edited)
     shown = rows != NOTHING
     if kind in ("low_bitrate", "shuffle", "drop_blank", "drop_noise", "drop_cut", "fast_forward", "slow_motion", "reverse",

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from hapvr.errors import ConfigError
+from hapvr.losses.average_precision import fast_ap
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
 from hapvr.losses.objective import Objective
 from hapvr.losses.quadlinear import quadlinear_ap
@@ -132,3 +134,14 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
     found = Objective(ObjectiveSettings(across_queries=True))(similarities, labels, frame_labels, pairs).terms
     assert_close(found["video_ap"], quadlinear_ap(video.flatten()[None], others.flatten()[None]))
     assert_close(found["infonce"], infonce(video.flatten()[None], others.flatten()[None], temperature=0.03))
+
+
+def test_options_of_a_configuration_reach_the_loss(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+    """Whole numbers stay whole; an option that the loss does not have is refused with those that it has."""
+    similarities, labels, _, _ = views
+    chosen = {"video_ap_loss": "fast_ap", "video_ap_options": {"num_bins": 7}, "frame_ap_weight": 0}
+    found = Objective(ObjectiveSettings.model_validate(chosen))(similarities, labels)
+    expected = fast_ap(similarities.video / 2 + 0.5, without_self(labels), num_bins=7)
+    assert_close(found.terms["video_ap"], expected)
+    with pytest.raises(ConfigError, match="unknown option bins; allowed are num_bins"):
+        Objective(ObjectiveSettings.model_validate(chosen | {"video_ap_options": {"bins": 7}}))

@@ -61,5 +61,4 @@ def test_the_table_of_losses_is_complete() -> None:
             for option, value in loss_options(name).items()
         }
         assert stated == defaults
-    for options in FRAME_OPTIONS.values():
-        assert all(f"`{option}: {value:g}` of" in TEXT for option, value in options.items())
+    assert all(f"`{option}: {value:g}` of" in TEXT for option, value in FRAME_OPTIONS.items())

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from hapvr.networks.backbone import load_backbone, stored_backbone
-from hapvr.networks.settings import BackboneConfig, RandomWeights
+from hapvr.networks.settings import BackboneConfig, Weights
 
-RANDOM = RandomWeights(source="random", seed=1)
+RANDOM = Weights(source="random", seed=1)
 
 
 def config_of(descriptor: str, crop_px: int) -> BackboneConfig:

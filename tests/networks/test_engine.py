@@ -9,12 +9,12 @@ from torch.nn import functional as F
 
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.extract import region_embedder
-from hapvr.networks.settings import BackboneConfig, RandomWeights
+from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.weights import WeightsIdentity
 from hapvr.networks.whitening import fit_whitening
 from hapvr.seeding import torch_rng
 
-WEIGHTS = RandomWeights(source="random", seed=3)
+WEIGHTS = Weights(source="random", seed=3)
 SMALL = BackboneConfig(architecture="mobilenetv2_100", weights=WEIGHTS, crop_px=128)
 
 

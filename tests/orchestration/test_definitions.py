@@ -12,7 +12,7 @@ import yaml
 
 from hapvr.chain import CHAIN
 from hapvr.chain import JOBS as CHAIN_JOBS
-from pipelines import demo_runs
+from pipelines import demo
 from pipelines.definitions import defs
 from pipelines.jobs import ON_REQUEST, ONE_AT_A_TIME, jobs
 from tests.conftest import CHECKOUT, small_settings, write_settings
@@ -91,7 +91,6 @@ def test_jobs_are_stable_and_those_that_may_be_retried_say_so() -> None:
         assert (job.partitions_def is not None) == (name in ("ingest", "extract", "describe", "duplicates", "watch")), (
             name
         )
-    assert "hapvr/retry_wait_s" in found["retrain"].tags
 
 
 def started(sensor: dg.SensorDefinition) -> str | list[str] | None:
@@ -131,11 +130,11 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
     """With `automation.enabled`, sensors and schedule start on, at the configured times."""
     settings = small_settings(tmp_path, tmp_path / "data")
     settings["automation"] = {
-        "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin", "max_retries": 5,
+        "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin",
     }  # fmt: skip
     code = (
         "from pipelines.definitions import defs; r = defs.get_repository_def(); (s,) = r.schedule_defs;"
-        "print(s.cron_schedule, s.execution_timezone, s.default_status.value, defs.resolve_job_def('retrain').tags['dagster/max_retries'],"
+        "print(s.cron_schedule, s.execution_timezone, s.default_status.value,"
         " {x.default_status.value for x in r.sensor_defs})"
     )
     environment = os.environ | {"HAPVR_CONFIG": str(write_settings(tmp_path / "config.yaml", settings))}
@@ -147,7 +146,7 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
         env=environment,
         check=True,
     )
-    assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING 5 {'RUNNING'}"
+    assert done.stdout.split("\n")[0] == "30 1 * * 3 Europe/Berlin RUNNING {'RUNNING'}"
 
 
 def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:
@@ -177,7 +176,7 @@ def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() ->
     """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
     order = list(CHAIN)
-    assert [*demo_runs.JOBS, *ON_REQUEST] == list(CHAIN_JOBS)
+    assert [*demo.JOBS, *ON_REQUEST] == list(CHAIN_JOBS)
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description

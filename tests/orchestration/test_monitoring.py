@@ -83,7 +83,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     killed, finished, retried = (
         tracker.start(key, name=key, params={}, tags={}) for key in ("killed", "finished", "retried")
     )
-    tracker.end(finished)
+    tracker.client.set_terminated(finished)
     sensor = next(one for one in sensors if one.name == "close_failed_training")
     with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource

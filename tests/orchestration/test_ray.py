@@ -21,8 +21,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from assets.partitions import synchronize
-from assets.project import PROCESS_TAG
+from assets.project import PROCESS_TAG, SHARDS
 from hapvr.data.filesystem import DataRoot
 from hapvr.steps.project import Project
 from pipelines.ui import free_port
@@ -158,7 +157,7 @@ def project(
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("HAPVR_VIDEOS", raising=False)
     with dg.DagsterInstance.get() as instance:
-        synchronize(instance, list(KEYS))
+        instance.add_dynamic_partitions(str(SHARDS.name), list(KEYS))
     # It sees that a process of this machine is gone; Ray has to tell of those on others.
     sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
     subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from hapvr.registry.runs import PENDING_NAME, PendingReports, Tracker, tracked_training
+from hapvr.registry.runs import TrackedTraining, Tracker, complete_metrics
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     finish_training,
@@ -19,7 +20,7 @@ from hapvr.steps.training import (
     training_command,
     training_environment,
 )
-from hapvr.train.report import BatchReport, read_history
+from hapvr.train.run_folder import BatchReport, read_history
 from tests.registry.empty_store import free_port, mlflow_server
 from tests.train.killed import read_history_so_far
 from tests.train.runs import with_train
@@ -31,49 +32,41 @@ def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
 
 
-def test_metrics_and_batches_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
-    """Metrics with their steps, heat maps and tables of batches as artifacts; nothing stays behind."""
+def test_metrics_reach_the_run_and_batches_the_folder(tracker: Tracker, tmp_path: Path) -> None:
+    """Metrics with their steps; heat maps and tables of batches."""
     run_id = start(tracker, "reached")
     said: list[str] = []
-    with tracked_training(lambda: tracker, run_id, tmp_path, say=said.append) as tracked:
+    with closing(TrackedTraining(lambda: tracker, run_id, tmp_path, say=said.append)) as tracked:
         tracked.metrics(0, {"loss/total": 2.0})
         tracked.metrics(1, {"loss/total": 1.0})
         tracked.batch(1, REPORT)
     history = tracker.client.get_metric_history(run_id, "loss/total")
     assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
-    assert [file.path for file in tracker.client.list_artifacts(run_id, "batches")] == [
-        "batches/hardest-negatives-00000001.csv",
-        "batches/similarity-00000001.png",
-    ]
-    assert (PendingReports(tmp_path).metrics(), PendingReports(tmp_path).files(), said) == ([], [], [])
+    names = ["hardest-negatives-00000001.csv", "similarity-00000001.png"]
+    assert sorted(path.name for path in (tmp_path / "batches").iterdir()) == names
+    assert said == []
 
 
-def test_reports_wait_on_disk_until_the_server_answers(store: str, tmp_path: Path) -> None:
-    """Without a server nothing is raised; a later delivery takes all, once, and no other file of the machine."""
+def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, tmp_path: Path) -> None:
+    """Without a server nothing is raised; a later delivery takes each metric once."""
 
     def connect() -> Tracker:
         raise ConnectionError("nobody listens")
 
     said: list[str] = []
-    with tracked_training(connect, "unknown", tmp_path, say=said.append) as tracked:
+    with closing(TrackedTraining(connect, "unknown", tmp_path, say=said.append)) as tracked:
         for step in range(3):
             tracked.metrics(step, {"loss/total": float(step)})
-        tracked.batch(1, REPORT)
     assert said[0] == "MLflow cannot be reached (nobody listens); training continues and keeps its metrics"
-    assert said[-1].startswith(f"MLflow: 5 entries of this run are not delivered; they are kept in {tmp_path}")
-    with (tmp_path / PENDING_NAME).open("a") as file:
-        file.write('{"file": "../secret", "folder": "batches"}\n{"file": "/etc/passwd"}\n{"step": 3, "time')
-    (tmp_path / "secret").write_text("secret")
-    (tmp_path / "batches" / "run.json").write_text("{}")
-    (tmp_path / "batches" / "similarity-00000009.png").symlink_to(tmp_path / "secret")
-    tracker = Tracker(store, "waiting")
+    assert said[-1].startswith("MLflow: 3 metrics of this run are not delivered; they are in the history below")
     run_id = start(tracker, "waiting")
-    with pytest.warns(UserWarning, match="it is skipped"):
-        assert PendingReports(tmp_path).deliver(tracker, run_id) == 5
-    assert [metric.step for metric in tracker.client.get_metric_history(run_id, "loss/total")] == [0, 1, 2]
-    names = [file.path for file in tracker.client.list_artifacts(run_id, "batches")]
-    assert names == ["batches/hardest-negatives-00000001.csv", "batches/similarity-00000001.png"]
-    assert PendingReports(tmp_path).deliver(tracker, run_id) == 0
+    tracker.client.log_metric(run_id, "loss/total", 1.0, step=1)
+    history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [{"step": 2, "validation/mean": 0.5}]
+    for _ in range(2):
+        complete_metrics(tracker.client, run_id, history)
+        found = tracker.client.get_metric_history(run_id, "loss/total")
+        assert sorted((metric.step, metric.value) for metric in found) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert len(tracker.client.get_metric_history(run_id, "validation/mean")) == 1
 
 
 def tracked_by(project: Project, address: str, **train: int) -> Project:
@@ -86,23 +79,22 @@ def tracked_by(project: Project, address: str, **train: int) -> Project:
 def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: Path) -> None:
     """A server that is killed in mid-training and comes back: training goes on, and the run has all metrics in the end."""
     port = free_port()
-    every = {"log_every_steps": 25, "validate_every_steps": 1200, "checkpoint_every_steps": 400}
-    project = tracked_by(small_project, f"http://127.0.0.1:{port}", steps=1200, **every)
+    project = tracked_by(small_project, f"http://127.0.0.1:{port}", steps=1200, validate_every_steps=1200)
     with mlflow_server(tmp_path, port):
         training = prepare_training(project, "server-killed", tags={})
         process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
         while not read_history_so_far(training.folder):
             assert process.poll() is None
             time.sleep(0.1)
-    while len(PendingReports(training.folder).metrics()) < 2:
+    tracked = len(read_history_so_far(training.folder))
+    while len(read_history_so_far(training.folder)) < tracked + 2:
         assert process.poll() is None, "training ended before metrics were kept"
         time.sleep(0.1)
     with mlflow_server(tmp_path, port) as address:
         assert process.wait() == 0
         finish_training(project, training)
-        tracker = Tracker(address, project.config.tracking.experiment)
+        tracker = Tracker(address, project.config.tracking.registered_model)
         found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged
         assert len(logged) == 48
-        assert PendingReports(training.folder).metrics() == []

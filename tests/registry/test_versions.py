@@ -1,39 +1,28 @@
-"""The registered model in a real registry: versions, champions, cards, lineage, and what a name stands for."""
+"""The registered model in a real registry: versions, champions, and what a name stands for."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hapvr.errors import ArgumentError, DamagedError, DataError, MissingPartError
+from hapvr.errors import ArgumentError, DataError, MissingPartError
 from hapvr.provenance import file_sha256
-from hapvr.registry.client import LISTING_NAME, mlflow_client, pinned_uri, registered_bundle
+from hapvr.registry.client import mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     CHALLENGER,
-    LINEAGE_FILE,
     champion_of,
     history,
-    lineage_of,
     promote,
     register,
     rollback,
     set_champion,
     version_tags,
-    versions_from,
 )
 from tests.registry.conftest import register_champion
-from tests.registry.empty_store import new_store
 from tests.scorer.bundles import make_bundle
-
-OLD, NEW = "a" * 64, "b" * 64
-DATA = (
-    {"whitening": "c" * 64, "training_views/own-train-00000": OLD},
-    {"whitening": "c" * 64, "training_views/own-train-00000": OLD, "training_views/x-00000": NEW},
-)
 
 
 def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
@@ -89,70 +78,25 @@ def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(tracker: Tr
     assert champion.version == 1
 
 
-def test_lineage_leads_from_versions_to_data_and_back(tracker: Tracker, name: str) -> None:
-    """By number and alias, by shard, part and digest; a version that lost its record says so, and may have read anything."""
-    for number, data in enumerate((*DATA, None), start=1):
-        run = tracker.start(f"{name}-{number}", name="run", params={}, tags={"git.revision": f"commit {number}"})
-        if data:
-            record = {"data_digests": data, "weights": {"backbone": {"source": "random"}}, "environment": {}}
-            tracker.text(run, json.dumps(record), LINEAGE_FILE)
-        tags = {"dagster.run_id": f"dagster {number}"}
-        register(tracker, name, run_id=run, model_uri=f"runs:/{run}/model", target=0.5, tags=tags)
-    tracker.client.set_registered_model_alias(name, "challenger", "2")
-    found = lineage_of(tracker.client, name, "challenger")
-    assert found == lineage_of(tracker.client, name, "2")
-    assert (found.version, found.aliases, found.dagster_run) == (2, ["challenger"], "dagster 2")
-    assert (found.revision, found.data, found.weights) == ("commit 2", DATA[1], {"backbone": "random"})
-    lost = lineage_of(tracker.client, name, "3")
-    assert LINEAGE_FILE in lost.lost
-    assert not lost.data
-    for data, versions in (
-        ("own-train-00000", {3: 0, 2: 1, 1: 1}),
-        ("training_views/own-train-00000", {3: 0, 2: 1, 1: 1}),
-        ("x-00000", {3: 0, 2: 1}),
-        (OLD[:8].upper(), {3: 0, 2: 1, 1: 1}),
-        (OLD[:7], {3: 0}),
-    ):
-        rows = versions_from(tracker.client, name, data)
-        assert [(row.version, len(row.data)) for row in rows] == list(versions.items())
-
-
-def test_without_mlflow_the_listing_says_what_a_name_stands_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_name_stands_for_the_bundle_that_has_it_now(
+    tracker: Tracker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It follows each change by this package, and others' once MLflow is there; a bundle of another content is refused."""
-    tracker = Tracker(new_store(tmp_path), "tests")
-    bundles = [make_bundle(tmp_path / name) for name in "ab"]
+    """It follows each change, by whomever; without MLflow one is told what to install."""
+    bundles = [make_bundle(tmp_path / folder) for folder in "ab"]
     for bundle in bundles:
-        add_version(tracker, "hapvr", source=bundle.as_uri())
-    promote(tracker.client, "hapvr", 1, reason="first")
-
-    def champion(*, mlflow: bool) -> Path:
-        monkeypatch.setattr("hapvr.registry.client.is_installed", lambda package: mlflow)
-        return registered_bundle("models:/hapvr@champion", tracker.uri)
-
-    assert champion(mlflow=False) == bundles[0]
-    monkeypatch.undo()
-    promote(tracker.client, "hapvr", 2, reason="second")
-    assert champion(mlflow=False) == bundles[1]
-    tracker.client.delete_model_version("hapvr", "2")  # as MLflow's own page does it
-    assert champion(mlflow=False) == bundles[1]
-    with pytest.raises(DataError, match="models:/hapvr@champion is not in the registry"):
-        champion(mlflow=True)
-    with pytest.raises(DataError, match="models:/hapvr@champion is not in the registry"):
-        champion(mlflow=False)
-    tracker.client.set_registered_model_alias("hapvr", "champion", "1")
-    assert champion(mlflow=True) == champion(mlflow=False) == bundles[0]
-    scorer = bundles[0] / "scorer.json"
-    scorer.write_text(scorer.read_text() + " ")
-    with pytest.raises(DamagedError, match=r"scorer\.json is not the file that models:/hapvr@champion was listed with"):
-        champion(mlflow=False)
-    (tmp_path / LISTING_NAME).write_text('{"state": 1}')
-    with pytest.raises(DamagedError, match="`hapvr models show champion` of a full installation writes it"):
-        champion(mlflow=False)
-    assert champion(mlflow=True) == bundles[0]
+        add_version(tracker, name, source=bundle.as_uri())
+    champion = f"models:/{name}@champion"
+    promote(tracker.client, name, 1, reason="first")
+    assert registered_bundle(champion, tracker.uri) == bundles[0]
+    promote(tracker.client, name, 2, reason="second")
+    assert registered_bundle(champion, tracker.uri) == bundles[1]
+    assert pinned_uri(champion, tracker.uri) == f"models:/{name}/2"
+    tracker.client.delete_model_version(name, "2")
+    with pytest.raises(DataError, match=f"{champion} is not in the registry"):
+        registered_bundle(champion, tracker.uri)
+    monkeypatch.setattr("hapvr.registry.client.is_installed", lambda package: False)
     with pytest.raises(MissingPartError, match="mlflow-skinny"):
-        champion(mlflow=False), mlflow_client(tracker.uri)
+        mlflow_client(tracker.uri)
 
 
 @pytest.mark.slow

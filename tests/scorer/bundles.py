@@ -13,7 +13,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import center_crop, load_backbone
-from hapvr.networks.settings import BackboneConfig, RandomWeights
+from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_export import write_onnx
@@ -22,9 +22,7 @@ from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.settings import SamplingConfig
 
 DIMS = 32
-BACKBONE = BackboneConfig(
-    architecture="resnet18.tv_in1k", weights=RandomWeights(source="random", seed=1), crop_px=128, batch_frames=16
-)
+BACKBONE = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="random", seed=1), crop_px=128)
 SAMPLING = SamplingConfig(fps=2.0, short_side_px=146, timeout_s=60, workers=2)
 
 

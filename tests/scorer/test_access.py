@@ -23,7 +23,7 @@ def test_environment_replaces_stored_limits() -> None:
 
 
 def test_request_can_only_lower_limits() -> None:
-    """A lower value counts, a higher one and 0 do not; memory and cache are not the request's to choose."""
+    """A lower value counts, a higher one and 0 do not; the rest is not the request's to choose."""
     limits = ServingConfig(max_pairs=10, max_frames=100)
     wanted = {
         "max_pairs": 3,
@@ -31,7 +31,6 @@ def test_request_can_only_lower_limits() -> None:
         "max_bytes": 0,
         "video_timeout_s": 10**400,
         "request_timeout_s": 9.0,
-        "cache_bytes": 1,
         "segments": True,
     }
     lowered = lowered_limits(limits, wanted)

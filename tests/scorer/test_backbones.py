@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.settings import BackboneConfig, TorchScriptWeights
+from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import whitening_from_bytes
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import BACKBONE_FILE, NETWORK_FOLDER, WHITENING_FILE, read_description
@@ -56,7 +56,7 @@ def test_a_torchscript_backbone_is_never_part_of_a_bundle(
     torchscript: Path, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code is taken only from the file that this machine's owner names, and only if it is the recorded one."""
-    config = BackboneConfig(weights=TorchScriptWeights(source="torchscript", path=torchscript), crop_px=128)
+    config = BackboneConfig(weights=Weights(source="torchscript", path=torchscript), crop_px=128)
     folder = make_bundle(tmp_path, backbone_config=config)
     assert not (folder / BACKBONE_FILE).exists()
     with pytest.raises(DataError, match="set HAPVR_BACKBONE_FILE to your copy of that file"):

@@ -40,7 +40,7 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
         {"format_version": 9},
         {"sampling": good["sampling"] | {"zoom": 2}},
         {"backbone": good["backbone"] | {"precision": "float8"}},
-        *({name: value} for name in ("crop_px", "batch_frames", "sampling", "serving", "backbone", "onnx")
+        *({name: value} for name in ("crop_px", "sampling", "serving", "backbone", "onnx")
           for value in ([], "x", -1, math.inf, math.nan, [[1]])),
     ]  # fmt: skip
     for values in wrong:
@@ -75,5 +75,5 @@ def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -
     )
     for tensors in others:
         save_file(tensors, folder / "whitening.safetensors")
-        with pytest.raises(DataError, match=r"whitening\.safetensors .*fetch the model again"):
+        with pytest.raises(DataError, match=r"whitening.*fetch the model again"):
             load_bundle(folder)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.scorer.deadline import ComputeLock, Deadline
+from hapvr.scorer.access import ComputeLock, Deadline
 
 
 def test_turns_come_in_the_order_of_asking() -> None:
@@ -31,7 +31,7 @@ def test_turns_come_in_the_order_of_asking() -> None:
     threads[0].start()
     assert first_has_it.wait(60)
     threads[1].start()
-    while not lock._waiting:
+    while len(lock._waiting) < 2:
         time.sleep(0.01)
     others_wait.set()
     for thread in threads:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from hapvr.errors import DataError, MissingPartError
-from hapvr.model.families import build_family
+from hapvr.model.checkpoint import build_family
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.tca.settings import TcaSettings

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import save_network
-from hapvr.model.families import build_family
+from hapvr.model.checkpoint import build_family, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.tca.settings import TcaSettings
@@ -22,9 +21,9 @@ from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.backbone import center_crop, load_backbone
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening
-from hapvr.search.current import network_digest, stored_network_digest
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng
+from hapvr.steps.search_model import network_digest, stored_network_digest
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32

@@ -12,17 +12,16 @@ from hapvr.errors import VideoError
 from hapvr.scorer.scorer import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.fine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
-from hapvr.search.match import coverage
-from hapvr.search.query import Part, cut
+from hapvr.search.engine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
+from hapvr.search.match import Part, coverage, cut
 from hapvr.search.votes import Candidate, Window
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are easy to follow."""
-    monkeypatch.setattr("hapvr.search.fine.WHOLE_FRAMES", 30)
-    monkeypatch.setattr("hapvr.search.fine.PART_FRAMES", 12)
+    monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 30)
+    monkeypatch.setattr("hapvr.search.engine.PART_FRAMES", 12)
 
 
 def clock(count: int) -> FrameTimes:
@@ -103,9 +102,7 @@ def test_short_videos_are_compared_whole_with_short_queries() -> None:
 
 def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    score = ScoredCandidate(
-        video_id="a", votes=1.0, similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200
-    )
+    score = ScoredCandidate(video_id="a", similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200)
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
     assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]

@@ -10,7 +10,7 @@ import pytest
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.search.marks import PLACE, mark_pair, read_marks, unmark_pair
+from hapvr.search.marks import PLACE, mark, read_marks, unmark
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -18,19 +18,19 @@ A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 def test_a_mark_holds_in_both_orders_until_it_is_taken_back(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
     assert read_marks(root).verdict(A, B) is None
-    mark_pair(root, B, A, "not_a_match", names=("second.mp4", "first.mp4"))
+    mark(root, B, A, "not_a_match", names=("second.mp4", "first.mp4"))
     assert read_marks(root).verdict(A, B) == read_marks(root).verdict(B, A) == "not_a_match"
     assert read_marks(root).rows()[0].names == ("first.mp4", "second.mp4")
-    mark_pair(root, A, B, "match", names=("first.mp4", "second.mp4"))
+    mark(root, A, B, "match", names=("first.mp4", "second.mp4"))
     assert [row.verdict for row in read_marks(root).rows()] == ["match"]
-    assert unmark_pair(root, B, A) is not None
+    assert unmark(root, B, A) is not None
     assert read_marks(root).verdict(A, B) is None
-    assert unmark_pair(root, A, B) is None
+    assert unmark(root, A, B) is None
 
 
 def test_a_video_and_itself_cannot_be_marked(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"a\.mp4 and copy\.mp4 have the same content"):
-        mark_pair(DataRoot(tmp_path), A, A, "match", names=("a.mp4", "copy.mp4"))
+        mark(DataRoot(tmp_path), A, A, "match", names=("a.mp4", "copy.mp4"))
 
 
 @pytest.mark.filterwarnings("ignore:.*being made by another process")
@@ -38,11 +38,11 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     """Forty marks by eight threads are forty marks."""
     root = DataRoot(tmp_path)
 
-    def mark(number: int) -> None:
-        mark_pair(root, A, f"{number:064d}", "match", names=("a", str(number)))
+    def mark_one(number: int) -> None:
+        mark(root, A, f"{number:064d}", "match", names=("a", str(number)))
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(mark, range(40)))
+        list(threads.map(mark_one, range(40)))
     assert len(read_marks(root)) == 40
 
 
@@ -62,9 +62,9 @@ BROKEN: tuple[object, ...] = (
 def test_damage_is_named_and_nothing_is_overwritten(tmp_path: Path, text: str) -> None:
     """Marks are work of people: a file that cannot be read stays as it is."""
     root = DataRoot(tmp_path)
-    mark_pair(root, A, B, "match", names=("a", "b"))
+    mark(root, A, B, "match", names=("a", "b"))
     (tmp_path / PLACE).write_text(text)
-    for call in (lambda: read_marks(root), lambda: mark_pair(root, A, C, "match", names=("a", "c"))):
+    for call in (lambda: read_marks(root), lambda: mark(root, A, C, "match", names=("a", "c"))):
         with pytest.raises(DamagedError, match=PLACE):
             call()
     assert (tmp_path / PLACE).read_text() == text

@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from hapvr.serving.requests import LOCK
 from hapvr.serving.routes import Service
 from hapvr.serving.server import Server
-from hapvr.serving.uploads import LOCK
 from hapvr.steps.duplicates import make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -113,14 +113,15 @@ class Client:
 @contextmanager
 def serving(project: Project) -> Iterator[Client]:
     """The service over a project, in a thread; it looks for a changed index at every request."""
-    server, answers = Server(project, host="127.0.0.1", port=0), threading.Event()
-    thread = threading.Thread(target=server.run, args=(answers.set,), daemon=True)
+    server = Server(project, host="127.0.0.1", port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hapvr.serving.collection.REFRESH_S", 0.0)
         thread.start()
-        assert answers.wait(60)
         try:
-            yield Client(server.port, server.app.state.service)
+            client = Client(server.port, server.app.state.service)
+            assert client.get("/health").status == 200
+            yield client
         finally:
             server.stop()
             thread.join(60)

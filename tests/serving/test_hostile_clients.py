@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hapvr.serving.uploads import LOCK, PREFIX, upload_folder
+from hapvr.serving.requests import LOCK, PREFIX, upload_folder
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -121,7 +121,7 @@ def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkey
 
 def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
     """Method, address, body and headers of some 400 requests over all endpoints."""
-    for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/videos/{}/matches", "/jobs/{}", "/{}"):
+    for place in ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}"):
         yield from (("GET", place.format(name), None, {}) for name in IDS)
     for name in ("/videos?limit", "/videos?offset", "/watch?limit", "/duplicates?min_probability", "/jobs/x?wait_s"):
         yield from (("GET", f"{name}={number}", None, {}) for number in NUMBERS)
@@ -196,8 +196,8 @@ def test_more_than_can_wait_are_refused(collection: Path, tmp_path: Path, monkey
     """503 with a time to come back for some, answers for the others; a job that is canceled gives its place back, once."""
     monkeypatch.setattr("hapvr.serving.routes.ANSWER_WITHIN_S", 0)
     monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 3)
-    project = copied(collection, tmp_path, **{"service.searches_at_once": 1})
-    with serving(project) as client, ThreadPoolExecutor(16) as pool:
+    monkeypatch.setattr("hapvr.serving.jobs.SEARCHES_AT_ONCE", 1)
+    with serving(copied(collection, tmp_path)) as client, ThreadPoolExecutor(16) as pool:
 
         def ask(_: int) -> Answer:
             return client.ask("POST", "/search", body={"id": "in/long.mp4"})

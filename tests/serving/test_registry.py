@@ -9,7 +9,7 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.registry.versions import promote
-from hapvr.search.current import current_index, write_current
+from hapvr.search.collection import current_index, write_current
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.serving.served import Client, serving
@@ -40,7 +40,7 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path,
         registry.delete_model_version("hapvr", str(first))
         left, said = asked(client)
         assert left == matches
-        assert "is not in the registry any more; what is loaded answers until the next start" in said[0]
+        assert "has no champion of hapvr any more" in said[0]
         assert client.get("/index").json["warnings"][1:] == said
     with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
         Searcher.open(project)

@@ -21,8 +21,6 @@ def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict
     """The whole chain on one folder of training videos, as small as it goes."""
     settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root)}
     settings["sources"] = [{"kind": "folder", "name": "in", "path": str(videos)}]
-    settings["backbone"] |= {"batch_frames": 8}
-    settings["teacher"] |= {"batch_frames": 8}
     settings["whitening"] = {"dims": 8, "max_regions": 60}
     return settings | changes
 
@@ -33,10 +31,9 @@ def open_project(folder: Path, settings: Mapping[str, Any]) -> Project:
     return Project.open(write_settings(folder / "config.yaml", dict(settings)), folder=folder)
 
 
-def digests(root: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
-    """Relative path -> SHA-256 of every file below a data root, but for locks and for folders named in `without`."""
-    hidden = {LOCKS_FOLDER, *without}
-    files = [path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] not in hidden]
+def digests(root: Path) -> dict[str, str]:
+    """Relative path -> SHA-256 of every file below a data root, but for locks."""
+    files = [path for path in root.rglob("*") if path.is_file() and LOCKS_FOLDER not in path.parts]
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -15,7 +15,6 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
@@ -111,7 +110,7 @@ def searchable_project(folder: Path) -> Project:
 
 
 def copied(made: Path, folder: Path, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `service.port`."""
+    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `serving.max_bytes`."""
     shutil.copytree(made / "data", folder / "data")
     text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
     config = folder / "config.yaml"
@@ -120,13 +119,12 @@ def copied(made: Path, folder: Path, **settings: Any) -> Project:
 
 
 def register_bundle(project: Project, bundle: Path) -> int:
-    """A version of the project's registry that is the champion, with a card; its number."""
+    """A version of the project's registry that is the champion; its number."""
     if not (store := project.root.local_path("mlflow")).exists():
         new_store(store)
     tracker = tracker_of(project)
     run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
     name, source = project.config.tracking.registered_model, bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
-    tracker.text(run, "# The card\n", CARD_FILE)
     promote(tracker.client, name, version, reason="the newest")
     return version

@@ -16,12 +16,12 @@ import timm  # noqa: F401 the stages import it in the fork otherwise, which take
 import torch
 
 from hapvr.data.manifest import shard_keys
+from hapvr.steps import search_index
 from hapvr.steps.features import make_features
 from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.views import make_pseudo_labels, make_training_views
 from hapvr.steps.whitening import make_whitening
@@ -41,9 +41,10 @@ def run(config: Path, stage: str) -> None:
     if stage == "manifest":
         make_manifest(project)
     elif stage == "whitening":
-        make_whitening(project, shard_keys(project.root))
+        make_whitening(project)
     elif stage == "index":
-        update_index(project, search_model(project, str(config.parent / "network-0")))
+        search_index.MAX_FROZEN_SIMILARITY = 0.5 if config.stem == "fewer" else 1.0
+        search_index.update_index(project, search_model(project, str(config.parent / "network-0")))
     else:
         for key in shard_keys(project.root):
             PER_SHARD[stage](project, key)

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import yaml
 from torch.nn import functional as F
 
 from hapvr.config import Config
-from hapvr.config_file import load_config, read_mapping
+from hapvr.config_file import load_config
 from hapvr.model.frame_extras import FrameExtras, join_extras
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.networks.pairs import positive_pairs, video_pair_labels
@@ -32,7 +33,7 @@ class Row(NamedTuple):
 ABLATIONS = CHECKOUT / "configs" / "ablations.yaml"
 TABLES = {
     table: [Row(title, overrides) for title, overrides in rows.items()]
-    for table, rows in read_mapping(ABLATIONS).items()
+    for table, rows in yaml.safe_load(ABLATIONS.read_text(encoding="utf-8")).items()
 }
 ROWS = [pytest.param(row, id=f"{table}-{row.title}") for table, rows in TABLES.items() for row in rows]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.steps import alerts
 from hapvr.steps.alerts import AlertOutbox, deliver_alerts
 from hapvr.steps.project import Project
 from tests.conftest import CHECKOUT, small_settings, write_settings
@@ -69,13 +70,15 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def watching(receiver: Receiver, tmp_path: Path) -> Callable[..., Project]:
-    """A project that posts to the receiver, with values of its webhook."""
+def watching(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
+    """A project that posts to the receiver; given: other constants of the module."""
 
-    def opened(**webhook: object) -> Project:
+    def opened(**constants: float) -> Project:
+        for name, value in ({"RETRY_WAIT_S": 0} | constants).items():
+            monkeypatch.setattr(alerts, name, value)
         settings = small_settings(tmp_path, tmp_path / "data")
-        values = {"url": f"http://127.0.0.1:{receiver.port}/hook", "retry_wait_s": 0} | webhook
-        settings["watch"] = {"lists": [{"name": "leaked", "path": str(tmp_path)}], "webhook": values}
+        webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook"}
+        settings["watch"] = {"lists": [{"name": "leaked", "path": str(tmp_path)}], "webhook": webhook}
         return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
 
     return opened
@@ -97,7 +100,7 @@ def test_a_message_goes_out_once_for_ever(watching: Callable[..., Project], rece
 
 def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project], receiver: Receiver) -> None:
     """The first failure stops the others; it is due again after its wait, which doubles up to the longest."""
-    project = watching(retry_wait_s=100, max_wait_s=150)
+    project = watching(RETRY_WAIT_S=100, MAX_WAIT_S=150)
     outbox, began = AlertOutbox(project.root), time.time()
     outbox.put({"one": "{}", "two": "{}"})
     receiver.answers = [503, 200]
@@ -116,7 +119,7 @@ def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project]
 
 def test_an_answer_that_does_not_end_holds_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
     """Byte by byte: the whole exchange has one deadline, and the message goes out later."""
-    project = watching(timeout_s=0.5)
+    project = watching(TIMEOUT_S=0.5)
     AlertOutbox(project.root).put({"one": "{}"})
     receiver.trickle, began = b"H", time.monotonic()
     assert "no answer within 0.5 s" in deliver_alerts(project).problem
@@ -137,10 +140,11 @@ def test_no_redirect_is_followed(watching: Callable[..., Project], receiver: Rec
 PROGRAM = """
 import sys
 from pathlib import Path
-from hapvr.steps.alerts import AlertOutbox
-from hapvr.steps.alerts import deliver_alerts
+from hapvr.steps import alerts
+from hapvr.steps.alerts import AlertOutbox, deliver_alerts
 from hapvr.steps.project import Project
 project = Project.open(Path(sys.argv[1]), folder=Path(sys.argv[1]).parent)
+alerts.RETRY_WAIT_S = 0
 AlertOutbox(project.root).put({f"event-{number:02d}": "{}" for number in range(40)})
 print("put", flush=True)
 while deliver_alerts(project).waiting:

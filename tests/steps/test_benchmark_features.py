@@ -13,8 +13,8 @@ from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
-from hapvr.steps.manifest import make_manifest
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from tests.conftest import small_settings, write_settings
 
 
@@ -36,7 +36,7 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
 
 def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
     """Every query and database video of FIVR-5K becomes a row to download, in shards of the usual size."""
-    source = {"kind": "benchmark", "name": "fivr-5k", "split": "test"}
+    source = {"kind": "benchmark", "name": "fivr-5k"}
     result = make_manifest(project_of(tmp_path, source, shard_videos=512))
     definition = load_definition("fivr-5k")
     manifest = read_manifest(DataRoot(tmp_path / "data"))

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.data.filesystem import LOCKS_FOLDER, DataRoot
-from hapvr.data.manifest import available_videos, read_availability
+from hapvr.data.filesystem import LOCKS_FOLDER
 from tests.conftest import write_clip, write_settings
 from tests.steps.data_projects import digests, folder_settings
 from tests.steps.kills import StageServer, kill_after, kill_often, stage_server
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 FOLDERS = {
     "manifest": ("manifest",),
-    "videos": ("videos", "downloads", "availability"),
+    "videos": ("videos", "downloads"),
     "frames": ("frames",),
     "whitening": ("whitening",),
     "features": ("features",),
@@ -82,13 +81,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
 
 
 def content(root: Path, stage: str) -> dict[str, str]:
-    """Digests of what a stage wrote; of the availability, which holds the time of day, only the videos."""
-    files = digests(root, without=("availability",))
-    files = {name: digest for name, digest in files.items() if name.split("/")[0] in FOLDERS[stage]}
-    if stage == "videos":
-        found = [sorted(available_videos(read_availability(DataRoot(root), source))) for source in ("in", "web")]
-        files["availability"] = str(found)
-    return files
+    """Digests of what a stage wrote."""
+    return {name: digest for name, digest in digests(root).items() if name.split("/")[0] in FOLDERS[stage]}
 
 
 @pytest.mark.parametrize("stage", ["manifest", "videos", "whitening", "features", "pseudo_labels"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,9 @@ from hapvr.networks.backbone import decode_frames
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.steps.frames import make_frames
-from hapvr.steps.manifest import make_manifest
+from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.views import label_rates
 from tests.conftest import write_clip
@@ -109,3 +110,27 @@ def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
     assert make_frames(project, "in-00000").num_ok == 2
     jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/0.mp4").jpegs
     assert decode_frames(jpegs).shape[0] == len(jpegs) == 1
+
+
+def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> None:
+    """Frames as under another name; a broken one fails with its reason; nothing is done twice."""
+    plain = write_clip(tmp_path / "in" / "plain.mp4", seed=0, seconds=2)
+    try:
+        shutil.copy(plain, os.fsdecode(os.fsencode(plain.parent) + b"/caf\xe9.mp4"))
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    Path(os.fsdecode(os.fsencode(plain.parent) + b"/\xff\n.mp4")).write_text("no video")
+    project = open_project(tmp_path, folder_settings(plain.parent, tmp_path / "data", shard_videos=100))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    rows = project.shard("videos", "in-00000").index().select("video_id", "status", "reason").rows()
+    assert rows == [
+        ("in/\\xff\\n.mp4", "not_video", "not_video"),
+        ("in/caf\\xe9.mp4", "ok", ""),
+        ("in/plain.mp4", "ok", ""),
+    ]
+    reader = open_frames(project, "in-00000")
+    assert reader.read("in/caf\\xe9.mp4").jpegs == reader.read("in/plain.mp4").jpegs
+    assert not make_videos(project, "in-00000").done
+    assert not make_frames(project, "in-00000").done

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
     GROUPS_PLACE,
     duplicate_pairs,
@@ -15,7 +16,6 @@ from hapvr.steps.duplicates import (
     make_duplicate_pairs,
     outdated_duplicates,
 )
-from hapvr.steps.marking import mark, unmark
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -25,12 +25,13 @@ from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied
 
 LIKELY = 0.5
+MINIMUM = {"search.min_duplicate_probability": LIKELY}
 
 
 @pytest.fixture(scope="module")
 def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """With pairs that were looked for."""
-    project = copied(searchable, tmp_path_factory.mktemp("duplicates"))
+    project = copied(searchable, tmp_path_factory.mktemp("duplicates"), **MINIMUM)
     make_all(project)
     return project
 
@@ -61,7 +62,7 @@ def test_pairs_have_their_kind(project: Project) -> None:
 
 
 def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
-    members = make_duplicate_groups(project, Searcher.open(project), min_probability=LIKELY)
+    members = make_duplicate_groups(project, Searcher.open(project))
     assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
     assert stored["keep"].sum() == 1
@@ -83,7 +84,7 @@ def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathF
     shutil.copytree(project.folder / "data", data)
     config = (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(data))
     (folder / "config.yaml").write_text(config.replace(str(searchable / "videos"), str(videos)))
-    changed = Project.open(folder / "config.yaml", folder=folder)
+    changed = Project.open(folder / "config.yaml", folder=folder, overrides=MINIMUM)
     assert outdated_duplicates(changed).uncompared == {}
     assert not any(make_all(changed))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
@@ -107,8 +108,8 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
     searcher = Searcher.open(grown)
 
     def grouped() -> list[str]:
-        members = make_duplicate_groups(grown, searcher, min_probability=LIKELY)
-        assert outdated_duplicates(grown).groups != ""  # the setting asks for a higher probability
+        members = make_duplicate_groups(grown, searcher)
+        assert outdated_duplicates(grown).groups == ""
         return sorted(member.video_id for member in members)
 
     before = grouped()
@@ -116,8 +117,8 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
         "in/other 1.mp4", "in/short.mp4", "in/trips/copy of short.mp4", "in/z same bytes.mp4",
     ]  # fmt: skip
     copies = ("in/short.mp4", "in/trips/copy of short.mp4")
-    mark(grown, *copies, "not_a_match")
-    mark(grown, "in/short.mp4", "in/other 0.mp4", "match")
+    mark(grown.root, *copies, "not_a_match")
+    mark(grown.root, "in/short.mp4", "in/other 0.mp4", "match")
     assert grouped() == ["in/other 1.mp4", "in/z same bytes.mp4"]
     found = {(pair.first, pair.second): pair for pair in duplicate_pairs(grown, searcher, min_probability=0.9)}
     assert copies not in found
@@ -125,7 +126,7 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
     assert (told.kind, told.mark) == ("same_incident", "match")
     assert told.probability < LIKELY
     for other in ("in/trips/copy of short.mp4", "in/other 0.mp4"):
-        unmark(grown, "in/short.mp4", other)
+        unmark(grown.root, "in/short.mp4", other)
     assert grouped() == before
     assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
 

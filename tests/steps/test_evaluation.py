@@ -10,7 +10,7 @@ import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.protocol import evaluate
-from hapvr.data.manifest import read_availability, write_availability
+from hapvr.data.manifest import VIDEO_COLUMNS, read_availability, shard_keys
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
@@ -29,8 +29,9 @@ from tests.conftest import write_settings
 
 def forget_availability(project: Project) -> None:
     """As if the benchmark had never been fetched."""
-    for name in project.root.list_files("availability/own-test"):
-        project.root.delete(f"availability/own-test/{name}")
+    for key in project.root.list_folders("videos"):
+        if key.startswith("own-test-"):
+            project.root.delete_folder(f"videos/{key}")
 
 
 def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_project: Project, tmp_path: Path) -> None:
@@ -60,8 +61,10 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     relevant = definition.labels.filter(~pl.col("reference_id").is_in(definition.queries))["reference_id"][0]
     statuses = dict(manifest.select("video_id", "status").iter_rows())
     lost = next(video for video in statuses if relevant in stored_ids(definition, [video]))
-    forget_availability(frozen)
-    write_availability(frozen.root, "own-test", "own-test-00000", statuses | {lost: "unavailable"})
+    for key in (key for key in shard_keys(frozen.root) if key.startswith("own-test-")):
+        shard = frozen.shard("videos", key)
+        rows = [row | ({"status": "unavailable"} if row["video_id"] == lost else {}) for row in shard.rows()]
+        shard.write_index(rows, provenance=shard.require({}), fields=VIDEO_COLUMNS)
     after = make_benchmark_scores(frozen, run, "own-test")
     others = frozenset(definition.video_ids) - {relevant}
     for row, result in after.results.items():

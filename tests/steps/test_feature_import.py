@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import h5py
@@ -13,7 +14,7 @@ from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.provenance import file_sha256
 from hapvr.seeding import numpy_rng
-from hapvr.steps.feature_import import import_features
+from hapvr.steps.features import import_features
 
 GOOD = ("a", "b/1_Y", "c", "d", "e")
 
@@ -37,21 +38,22 @@ def test_import_features_keeps_every_value_and_counts_every_loss(hdf5_file: Path
     """Features come back to half precision; every dataset and every wanted id is a row."""
     root = DataRoot(tmp_path / "data")
     done = import_features(root, hdf5_file, name="set", fps=2.0, wanted_ids=["a", "gone"], shard_videos=4)
-    assert [shard.key for shard in done.shards] == ["set-00000", "set-00001", "set-00002"]
-    assert (done.num_ok, done.num_regions, done.dims) == (5, 9, 16)
-    assert done.failures == {"missing": 1, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
-    store = FeatureStore(root, [shard.key for shard in done.shards])
+    shards = [one.shard for one in done]
+    assert [shard.key for shard in shards] == ["set-00000", "set-00001", "set-00002"]
+    reasons = Counter(reason for shard in shards for reason in shard.index()["reason"])
+    assert reasons == {"": 5, "missing": 1, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
+    store = FeatureStore(root, [shard.key for shard in shards])
     found = dict(store.read(GOOD))
     with h5py.File(hdf5_file) as content:
         assert set(found) == set(GOOD)
         for name in GOOD:
             np.testing.assert_array_equal(found[name].numpy(), content[name][()].astype(np.float16))
     assert store.settings["imported"] == {"format": "hdf5", "sha256": file_sha256(hdf5_file)}
-    index = pl.concat([shard.index() for shard in done.shards])
+    index = pl.concat([shard.index() for shard in shards])
     assert index.filter(pl.col("video_id") == "other dims")["message"].item() == (
         "float32 [2, 9, 8], wanted floats [frames, 9, 16]"
     )
-    times = pl.from_arrow(done.shards[0].open_data().read(columns=["video_id", "timestamp_s"]))
+    times = pl.from_arrow(shards[0].open_data().read(columns=["video_id", "timestamp_s"]))
     assert isinstance(times, pl.DataFrame)
     assert times.filter(pl.col("video_id") == "a")["timestamp_s"].to_list() == [0.0, 0.5]
 
@@ -60,9 +62,9 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     """Finished shards of the same file are left alone, a lost one is made again with the same bytes."""
     root = DataRoot(tmp_path / "data")
     first = import_features(root, hdf5_file, name="set", shard_videos=4)
-    digests = [shard.data_digest() for shard in first.shards]
-    root.delete(first.shards[1].index_name)
+    digests = [one.shard.data_digest() for one in first]
+    root.delete(first[1].shard.index_name)
     second = import_features(root, hdf5_file, name="set", shard_videos=4)
-    assert (first.num_new_shards, second.num_new_shards) == (3, 1)
-    assert [shard.data_digest() for shard in second.shards] == digests
-    assert (second.num_ok, second.failures) == (first.num_ok, first.failures)
+    assert [one.done for one in second] == [False, True, False]
+    assert [one.shard.data_digest() for one in second] == digests
+    assert [one.num_ok for one in second] == [one.num_ok for one in first]

@@ -24,10 +24,10 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import champion_of, history, register, set_champion, version_tags
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.marks import content_of, mark
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.steps.gate import make_decision
-from hapvr.steps.marking import content_of, mark
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
@@ -98,7 +98,7 @@ def evaluated(
     }
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     for path in folder.iterdir():
-        tracker.file(run_id, path, f"benchmarks/{BENCHMARK}")
+        tracker.client.log_artifact(run_id, str(path), f"benchmarks/{BENCHMARK}")
     name = project.config.tracking.registered_model
     uri = model_uri or f"runs:/{run_id}/model"
     return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})
@@ -247,7 +247,7 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
     make_decision(project, first, one)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     videos = dict(store.read(sorted(store.available())[:12]))
-    contents = {video_id: content_of(project, video_id) for video_id in videos}
+    contents = {video_id: content_of(project.root, video_id) for video_id in videos}
     pairs = [pair for pair in combinations(sorted(videos), 2) if contents[pair[0]] != contents[pair[1]]]
 
     def lead(pair: tuple[str, str]) -> float:
@@ -260,7 +260,7 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
 
     pairs.sort(key=lead)  # where the new one is behind the old one, it is said to be wrong
     for place, (query, reference) in enumerate(pairs):
-        mark(project, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
+        mark(project.root, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
     assert min(marked_pairs(project).num_matches, marked_pairs(project).num_others) >= 30
     for key, least, promoted in (("few", 1000, True), ("enough", 30, False)):
         asked = changed(project, min_marks=least)

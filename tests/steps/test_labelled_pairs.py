@@ -14,16 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition
+from hapvr.benchmark.definition import COPY, LABEL_SCHEMA, BenchmarkDefinition, tasks_of
 from hapvr.benchmark.definitions.stored import write_definition
-from hapvr.benchmark.definitions.vcdb import COPY, vcdb_tasks
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.tca.settings import TcaSettings
 from hapvr.steps.labelled_pairs import find_labelled_pairs
-from hapvr.steps.pending_training import pending_data
 from hapvr.steps.project import Project
-from hapvr.steps.training import prepare_training, training_shards
+from hapvr.steps.training import pending_data, prepare_training, training_shards
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs
 from tests.train.runs import training_ids, with_pairs
 
@@ -82,7 +80,7 @@ def test_videos_of_an_evaluation_are_refused_by_id(opened: Opened, pooled_projec
     a, _, c, *_ = training_ids(pooled_project)
     labels = pl.DataFrame([(a, c, COPY)], schema=LABEL_SCHEMA, orient="row")
     definition = BenchmarkDefinition(
-        name="mine", kind="vcdb", queries=(a,), database=(c,), labels=labels, tasks=vcdb_tasks([COPY])
+        name="mine", kind="vcdb", queries=(a,), database=(c,), labels=labels, tasks=tasks_of("vcdb", [COPY])
     )
     project, shards = opened("A,B,,,,\n", distractors=("own-train",))
     copied = copy_of(project, tmp_path)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
-from hapvr.data.rows import places_of_videos
+from hapvr.data.shards import places_of_videos
 from hapvr.model.frame_extras import FrameExtras, extras_rows, join_extras, split_extras
 from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.cli import app
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import FeatureStore
@@ -21,16 +20,13 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
 from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import mark_pair
+from hapvr.search.marks import mark
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
-from hapvr.steps.marking import mark
 from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
-from hapvr.steps.segment_scores import segments_markdown, segments_of_benchmarks
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, prepare_training
 from hapvr.upkeep import repair, verify_root
 
@@ -87,10 +83,10 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
     before = calibrate(with_validation(small_project, "own-test"), run).calibration
     assert before is not None
-    mark(small_project, train[0], train[1], "match")
-    mark(small_project, train[0], train[2], "not_a_match")
-    mark(small_project, test[0], test[1], "match")
-    mark_pair(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
+    mark(small_project.root, train[0], train[1], "match")
+    mark(small_project.root, train[0], train[2], "not_a_match")
+    mark(small_project.root, test[0], test[1], "match")
+    mark(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
     try:
         assert marked_pairs(small_project).skipped == 1
         few = calibrate(with_validation(small_project, "own-test"), run).calibration
@@ -113,8 +109,8 @@ def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, r
     refused = CliRunner().invoke(app, ["pairs", "benchmark", *config])
     assert refused.exit_code == 1
     assert "mark some with `hapvr pairs mark`" in refused.output
-    mark(small_project, some[0], some[1], "match")
-    mark(small_project, some[1], some[2], "not_a_match")
+    mark(small_project.root, some[0], some[1], "match")
+    mark(small_project.root, some[1], some[2], "not_a_match")
     try:
         written = json.loads(CliRunner().invoke(app, ["pairs", "benchmark", *config]).stdout)
         assert (written["matches"], written["others"], written["used"]) == (1, 1, False)
@@ -144,18 +140,12 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)
-    assert segments_of_benchmarks(small_project, run, calibrated.calibration) == {}
-    segments = segments_of_benchmarks(small_project, run, other)
-    definition = load_definition(str(benchmark_folder(small_project, "own-test")))
-    assert definition.segments is not None
-    assert segments["own-test"].metrics.num_true == len(definition.segments) > 0
-    assert segments["own-test"].threshold == other.frame_threshold
     # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
     assert check.brier == pytest.approx(calibrated.calibration.brier)
     assert [row.precision for row in check.thresholds] == pytest.approx(
         [calibrated.calibration.threshold(row.wanted).found for row in check.thresholds]
     )
-    card = card_of(small_project, run, scores, segments, calibrated, checks, {"dagster.run_id": "abc"})
+    card = card_of(small_project, run, scores, calibrated, checks, {"dagster.run_id": "abc"})
     record = json.loads((run.folder / "run.json").read_text())
     result = scores["own-test"]["results"]["trained model"]
     value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
@@ -165,23 +155,23 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         "**The backbone and teacher weights are random**",
         f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
         f"{calibrated.calibration.num_matches} matches (labels ",
-        *(f"| own-test | {row.wanted:g} | {row.precision:.3f} | {row.recall:.3f} | " for row in check.thresholds),
-        f"### own-test\n\n{segments_markdown(segments['own-test'])}",
-        "| network.spatial_rate | 0.1 |",
+        *(
+            f"| own-test | {row.wanted:g} | {row.similarity:.4f} | {row.precision:.3f} | {row.recall:.3f} | "
+            for row in check.thresholds
+        ),
         "dagster.run_id: abc",
         run.mlflow_run_id,
     ):
         assert text in card
-    without = card_of(small_project, run, {}, {}, calibrate(with_validation(small_project, None), run), (), {})
+    without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), (), {})
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
-        "Not measured: no benchmark of the configuration knows the true times",
-        "None: tracking.onnx is false. `hapvr score` needs the full installation",
+        "`hapvr score` needs the full installation for this model, which has no ONNX files: tracking.onnx is false.",
     ):
         assert text in without
 
 
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
-    names = ("scores", "segments", "calibrated", "checks", "tags")
+    names = ("scores", "calibrated", "checks", "tags")
     return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})

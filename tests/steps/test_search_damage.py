@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.search.current import CURRENT, current_index
+from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.marks import PLACE as MARKS_PLACE
+from hapvr.search.marks import mark
 from hapvr.steps.alerts import OUTBOX_PLACE
 from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
-from hapvr.steps.marking import mark
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -33,12 +33,12 @@ def project(searchable: Path, tmp_path: Path) -> Project:
     lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
     webhook = {"url": "http://127.0.0.1:9/none"}
     made = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
-    mark(made, "in/short.mp4", "in/long.mp4", "match")
+    mark(made.root, "in/short.mp4", "in/long.mp4", "match")
     searcher = Searcher.open(made)
     for key in searcher.collection.shards():
         make_duplicate_pairs(made, searcher, key)
         make_watch_matches(made, searcher, key)
-    make_duplicate_groups(made, searcher, min_probability=0.5)
+    make_duplicate_groups(made, searcher)
     return made
 
 

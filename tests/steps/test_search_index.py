@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hapvr.data.features import FeatureStore
-from hapvr.search.current import current_index, read_blank
+from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
-from hapvr.steps.descriptors import make_descriptors
+from hapvr.steps import search_index
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import IndexUpdate, update_index
+from hapvr.steps.search_index import IndexUpdate, make_descriptors, update_index
 from hapvr.steps.search_model import SearchModel, search_model
 from tests.steps.data_projects import digests
 from tests.steps.search_projects import copied_project, network_folder
@@ -97,20 +97,18 @@ def test_new_and_removed_shards(project: Project) -> None:
     assert set(serving(project).status().shards) == set(keys)
 
 
-def test_a_shard_that_is_made_again_is_replaced_in_one_version(project: Project) -> None:
+def test_a_shard_that_is_made_again_is_replaced_in_one_version(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another kind of frames of the same shard: its videos have other descriptors, the others stay."""
     key = project.root.list_folders("features")[0]
     before = serving(project)
-    changed = Project.open(
-        project.folder / "config.yaml",
-        folder=project.folder,
-        overrides={"search.max_frozen_similarity": 0.5},
-    )
+    monkeypatch.setattr(search_index, "MAX_FROZEN_SIMILARITY", 0.5)
     others = [name for name in project.root.list_folders("features") if name != key]
     for name in others:  # so that only one shard differs
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
         (project.root.local_path(f"features/{name}")).mkdir()
-    made = update_index(changed, model_of(project))
+    made = update_index(project, model_of(project))
     assert (made.replaced, made.added, made.removed) == ((key,), (), ())
     assert made.status.revision == before.status().revision + 1
     assert made.status.shards[key].frames < before.status().shards[key].frames
@@ -133,7 +131,7 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     assert (back.added, back.replaced) == ((), ())
     assert current_index(project.root).place == old.place
     assert digests(project.root.local_path(f"search/{first.digest}")) == files
-    update_index(project, third)  # search.keep_models is 1
+    update_index(project, third)  # KEPT_MODELS is 1
     assert set(project.root.list_folders("search")) == {first.digest, third.digest}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.search.current import CURRENT, current_index
+from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
@@ -65,9 +65,8 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     network_folder(folder)
     videos = project.path(project.config.sources[0].path)
     configs = {}
-    for name, similarity in (("all", 1.0), ("fewer", 0.5)):
-        search = SEARCH | {"max_frozen_similarity": similarity}
-        settings = small_settings(videos, folder / "data") | {"search": search}
+    for name in ("all", "fewer"):
+        settings = small_settings(videos, folder / "data") | {"search": SEARCH}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
     with stage_server() as server:
         made = Updates(project, configs, server, {}, {}, 0.0)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
-import threading
-import time
 from pathlib import Path
 
 import av
@@ -15,11 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hapvr.errors import DamagedError, DataError, VideoError
+from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access
-from hapvr.search.marks import mark_pair
-from hapvr.search.match import Match, answer_table, answer_values
-from hapvr.search.query import Part
+from hapvr.search.marks import mark
+from hapvr.search.match import Match, Part, answer_table, answer_values
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 from tests.conftest import CHECKOUT, write_sound
@@ -106,7 +102,7 @@ def test_parts_from_two_places_are_two_segments(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are found where a video is compared by parts, in whatever order the query shows them."""
-    monkeypatch.setattr("hapvr.search.fine.WHOLE_FRAMES", 8)
+    monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 8)
     clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"
@@ -215,8 +211,8 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     copy, other = (
         searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
     )
-    mark_pair(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
-    mark_pair(copied.root, short.sha256, other, "match", names=("a", "c"))
+    mark(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
+    mark(copied.root, short.sha256, other, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)
     assert names(answer.matches)[0] == "in/short.mp4"
     assert "in/trips/copy of short.mp4" not in names(answer.matches)
@@ -231,20 +227,8 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
 
 
-def test_a_damaged_index_answers_no_more(copied: Project) -> None:
-    """The service reads all files of an index that it has opened."""
-    searcher = Searcher.open(copied)
-    path = max(copied.root.local_path(searcher.current.place).glob("frames.lance/data/*"))
-    path.write_bytes(bytes(path.stat().st_size))
-    searcher.verify_in_background(set())
-    while any(thread.name == "verify-index" for thread in threading.enumerate()):
-        time.sleep(0.01)
-    with pytest.raises(DamagedError, match=r"is not what was written; `hapvr index build`"):
-        searcher.search_id("in/short.mp4")
-
-
 def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, tmp_path: Path) -> None:
-    """Tables, JSON and pages can be written of its answer, also of one that is an error."""
+    """Tables and JSON can be written of its answer, also of one that is an error."""
     clip = tmp_path / os.fsdecode(b"b\xff.mp4")
     write_scenes(tmp_path / "a.mp4", list(LONG[10:18])).rename(clip)
     absent = str(tmp_path / os.fsdecode(b"c\xff.mp4"))
@@ -253,17 +237,3 @@ def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, t
     assert answers[0].query.endswith(r"b\xff.mp4")
     assert len(answer_table(answers)) > 1
     json.dumps(answer_values(answers), ensure_ascii=False).encode()
-    assert searcher.page(answers).encode().count(b"data:image/jpeg;base64,") >= 2
-
-
-def test_a_page_stands_alone(searcher: Searcher, tmp_path: Path) -> None:
-    """The page has pictures of both sides within it, and no name becomes markup."""
-    clip = write_scenes(tmp_path / "<b>query.mp4", list(LONG[10:18]))
-    page = searcher.page(
-        [searcher.search(clip, SearchOptions(top=2)), answer_or_error(str(tmp_path / "absent.mp4"), searcher.search)]
-    )
-    assert page.count("data:image/jpeg;base64,") >= 4
-    assert "<b>query" not in page
-    assert "&lt;b&gt;query" in page
-    assert "missing_file" in page
-    assert not re.search(r'(src|href)="(?!data:|file:)', page)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from hapvr.config_file import dump_config
+from hapvr.steps.evaluation import SEEDS_TAG, SeedRun, seeds_text
 from hapvr.steps.project import Project
-from hapvr.steps.seeds import SEEDS_TAG, SeedRun, seeds_text
 from hapvr.steps.training import CURRENT_NAME, tracker_of
 from tests.commands.conftest import Call, call
 from tests.registry.empty_store import new_store

@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import ConfigError
+from hapvr.search.marks import mark, unmark
 from hapvr.steps.alerts import AlertOutbox
-from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
-from hapvr.steps.marking import mark, unmark
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -103,31 +102,16 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
     before, counts = pairs(project), AlertOutbox(project.root).counts()
-    mark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
+    mark(project.root, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
     assert unwatched_shards(project)
     compare(project)
     assert pairs(project) == before - {("leak.mp4", "in/long.mp4")}
-    unmark(project, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
+    unmark(project.root, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
     compare(project)
     assert pairs(project) == before
     assert AlertOutbox(project.root).counts() == counts
 
 
-def test_a_group_is_a_list(watched: Project) -> None:
-    """Each member is a query, and does not find itself."""
-    searcher = Searcher.open(watched)
-    for key in searcher.collection.shards():
-        make_duplicate_pairs(watched, searcher, key)
-    members = make_duplicate_groups(watched, searcher, min_probability=0.5)
-    project = lists(watched, {"name": "masters", "group": members[0].group, "min_probability": 0.5})
-    compare(project)
-    copies = {"short.mp4", "copy of short.mp4"}
-    found = {(query, Path(video).name) for query, video in pairs(project)}
-    assert {(one, other) for one, other in found if {one, other} <= copies} == {
-        ("short.mp4", "copy of short.mp4"),
-        ("copy of short.mp4", "short.mp4"),
-    }
-    with pytest.raises(ConfigError, match="there is no group 'absent'"):
-        compare(lists(watched, {"name": "masters", "group": "absent"}))
+def test_a_list_that_is_not_there_is_named(watched: Project) -> None:
     with pytest.raises(ConfigError, match=r"watch\.lists: gone: .* cannot be read"):
         compare(lists(watched, {"name": "gone", "path": "not/there"}))

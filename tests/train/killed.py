@@ -8,7 +8,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from hapvr.steps.project import Project
-from hapvr.train.report import read_history
+from hapvr.train.run_folder import read_history
 from tests.train.runs import run
 
 

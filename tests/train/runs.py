@@ -13,11 +13,11 @@ from hapvr.config import Config, LabelledPairsConfig
 from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
-from hapvr.steps.training import training_shards
+from hapvr.steps.training import data_digests, training_shards
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import Trainer, Validate
-from hapvr.train.report import History, TrainingResult
+from hapvr.train.run_folder import History, TrainingResult
 
 
 def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
@@ -41,15 +41,17 @@ def run(
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
     config = config or project.config
+    shards = training_shards(replace(project, config=config))
     return Trainer(
         config,
         project.root,
-        training_shards(replace(project, config=config)),
+        shards,
+        data=data_digests(replace(project, config=config), shards),
         labelled=labelled,
         folder=folder,
         fabric=Fabric(accelerator="cpu", devices=1),
         validate=validate,
-        open_logger=lambda first_step: History(folder, first_step=first_step),
+        open_loggers=lambda first_step: [History(folder, first_step=first_step)],
     ).fit()
 
 

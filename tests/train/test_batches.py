@@ -112,8 +112,6 @@ def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     ended = cached_views(small_project, repeat_short_clips=False)[0]
     assert ended.num_frames is not None
     assert ended.num_frames.tolist() == [1 if "видео" in video_id else 4 for video_id in ended.video_ids]
-    more = cached_views(small_project, strong_views=2)[0]
-    assert [sorted(views) for views in more.view_index.view(-1, 3).tolist()] == [[0, 1, 2]] * 4
 
 
 def unit(batch: Batch) -> Batch:
@@ -213,18 +211,16 @@ def test_online_views_are_new_in_every_batch(small_project: Project, online: Onl
 
 
 def test_online_batches_label_donors_and_count_frames(small_project: Project) -> None:
-    """More views than any cache holds; a clip with a donor is a positive of all clips of its donor. Clips of 16 frames of
-    videos of six seconds have six frames."""
+    """A clip with a donor is a positive of all clips of its donor. Clips of 16 frames of videos of six seconds have six
+    frames."""
     views = small_project.config.views.model_copy(update={"num_frames": 16})
     config = small_project.config.model_copy(update={"views": views})
-    online = online_views(
-        replace(small_project, config=config), weak_views=2, strong_views=3, repeat_short_clips=False, batch_videos=4
-    )
+    online = online_views(replace(small_project, config=config), repeat_short_clips=False)
     num_donors = 0
     for number in range(3):
         plans, own = online.plans(number)
         batch = online.finish(online.draw(plans, own))
-        assert [plan.strength for plan in plans[:5]] == ["weak", "weak", "strong", "strong", "strong"]
+        assert [plan.strength for plan in plans[:2]] == ["weak", "strong"]
         assert batch.num_frames is not None
         assert batch.num_frames.tolist() == [1 if "видео" in video_id else 6 for video_id in batch.video_ids]
         for row, plan in enumerate(plans):
@@ -232,7 +228,7 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
                 of_donor = torch.tensor([other.video_id == plan.donor_id for other in plans])
                 assert (batch.labels[row][of_donor] == 1).all()
                 num_donors += 1
-    assert num_donors > 3
+    assert num_donors > 0
 
 
 # What is refused

@@ -24,7 +24,7 @@ from hapvr.train.labelled_pairs import (
     read_pair_rows,
     write_labelled_pairs,
 )
-from hapvr.train.report import read_history
+from hapvr.train.run_folder import read_history
 from tests.train.runs import run, training_ids, with_pairs
 
 FAMILIES = {"similarity": NetworkSettings(), "tca": TcaSettings(heads=4), "vvs": VvsSettings()}
@@ -91,7 +91,7 @@ def test_clips_cover_the_copied_part(pooled_project: Project) -> None:
     for number in range(40):
         copies = dict(zip((a, b), short, strict=True))
         for clip in data.clips(0, number):
-            assert clip.first <= copies[clip.video_id][0] < copies[clip.video_id][1] < clip.first + clip.count
+            assert clip.first <= copies[clip.video_id][0] < copies[clip.video_id][1] < clip.first + clip.num_frames
         one, other = data.clips(1, number)
         assert abs(one.first - other.first) <= 1
         starts |= {clip.first for clip in data.clips(2, number)}

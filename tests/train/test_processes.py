@@ -23,8 +23,7 @@ from hapvr.steps.training import (
     training_command,
     training_environment,
 )
-from hapvr.train.report import read_history
-from hapvr.train.run_folder import list_checkpoints, read_checkpoint
+from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from tests.train.killed import read_history_so_far, start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
 
@@ -44,7 +43,7 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
     a single step may jump.
     """
     steps = 20
-    changes = {"log_every_steps": 1, "steps": steps, "strong_views": 2}
+    changes = {"steps": steps}
     run(small_project, tmp_path, with_train(small_project, **changes))
     project = project_with(small_project, num_processes=2, **changes)
     training = prepare_training(project, "two-equal-one", tags={})
@@ -69,7 +68,7 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
 @pytest.mark.parametrize("whom", ["single process", "one rank"])
 def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> None:
     """SIGTERM ends a training after the step, with a checkpoint; a rank that dies ends the others and torchrun."""
-    never = {"steps": 100_000, "checkpoint_every_steps": 100_000, "validate_every_steps": 100_000}
+    never = {"steps": 100_000, "validate_every_steps": 100_000}
     project = project_with(small_project, num_processes=1 if whom == "single process" else 2, **never)
     training = prepare_training(project, f"ended-{whom.split()[0]}", tags={})
     process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
@@ -99,7 +98,7 @@ def test_killed_at_random_steps_equals_uninterrupted(small_project: Project, tmp
     """SIGKILL at random moments, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
     rng = random.Random(0)
     steps = 6 * NUM_KILLS
-    changes = {"steps": steps, "checkpoint_every_steps": 2, "log_every_steps": 1}
+    changes = {"steps": steps, "validate_every_steps": 2}
     config = tmp_path / "config.yaml"
     config.write_text(dump_config(with_train(small_project, **changes)), encoding="utf-8")
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -15,7 +15,7 @@ from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
 
 SEGMENTS = 6
-PATIENT = DownloadConfig(retries=3, backoff_s=0, workers=1)
+PATIENT = DownloadConfig(retries=3, workers=1)
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Site:
         """Download one path; equal configurations share their process."""
         key = config.model_dump_json()
         if key not in self.downloaders:
-            self.downloaders[key] = self.stack.enter_context(Downloader(config))
+            self.downloaders[key] = self.stack.enter_context(Downloader(config, backoff_s=0))
         return self.downloaders[key].download(ManifestEntry(f"s{path}", self.address + path), folder=folder)
 
     def segment(self, number):

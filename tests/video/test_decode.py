@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import PYAV, PYAV_SELECTED, probe_video, sample_frames
+from hapvr.video import container
+from hapvr.video.container import probe_video
+from hapvr.video.decode import PYAV, PYAV_SELECTED, sample_frames
 from tests.video.conftest import numbered_frame, write_video
 
 
@@ -113,13 +115,15 @@ def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, par
     assert "of the 8.0 s that the file declares" in result.warning
 
 
-def test_sample_frames_stops_at_the_limits(videos, numbers_of):
-    """max_frames ends sampling; frames above max_pixels are refused before they are decoded."""
+def test_sample_frames_stops_at_the_limits(videos, numbers_of, monkeypatch):
+    """max_frames ends sampling; frames above MAX_PIXELS are refused before they are decoded."""
     path = videos.numbered(num_frames=30)
     for decoder in ("auto", "pyav"):
         assert numbers_of(sampled(path, max_frames=2, decoder=decoder).frames) == [0, 10]
+    monkeypatch.setattr(container, "MAX_PIXELS", 1000)
+    for decoder in ("auto", "pyav"):
         with pytest.raises(VideoError, match="128 x 96") as caught:
-            sampled(path, max_pixels=1000, decoder=decoder)
+            sampled(path, decoder=decoder)
         assert caught.value.reason == "too_large"
 
 

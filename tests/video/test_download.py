@@ -13,7 +13,7 @@ from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
 from hapvr.errors import ArgumentError
 from hapvr.video import download
-from hapvr.video.decode import probe_video
+from hapvr.video.container import probe_video
 from hapvr.video.download import Downloader, classify_failure, file_stem
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
@@ -21,7 +21,7 @@ from hapvr.video.sources import ManifestEntry
 from tests.video.conftest import VideoWriter
 from tests.video.site import Site, serve
 
-ONCE = DownloadConfig(retries=0, backoff_s=0, workers=1)
+ONCE = DownloadConfig(retries=0, workers=1)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
     assert 0 < saved < len(site.data)
     assert partial.read_bytes() == site.data[:saved]
     site.requests.clear()
-    result = site.get("/cut.mp4", tmp_path, config=DownloadConfig(retries=30, backoff_s=0, workers=1))
+    result = site.get("/cut.mp4", tmp_path, config=DownloadConfig(retries=30, workers=1))
     assert result.status == "ok"
     assert result.path is not None
     assert result.path.read_bytes() == site.data
@@ -94,9 +94,9 @@ def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
 
 def test_download_video_gives_up_at_the_limits(site, tmp_path):
     """Too slow is a failure that a later run resumes; too large is final and leaves nothing behind."""
-    slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, backoff_s=0, workers=1))
+    slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, workers=1))
     assert (slow.status, slow.reason) == ("failed", "timeout")
-    large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, backoff_s=0, workers=1))
+    large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, workers=1))
     assert (large.status, large.reason) == ("too_large", "too_large")
     assert list((tmp_path / "large").iterdir()) == []
 
@@ -174,7 +174,7 @@ def connects(address: tuple[str, int], *, local: bool) -> str:
     try:
         socket.create_connection(address).close()
     except download._RefusedError as error:
-        return error.reason
+        return str(error.args[1])
     return "connected"
 
 

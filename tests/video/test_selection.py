@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hapvr.video.decode import DECORD, PYAV, PYAV_SELECTED, sample_frames
-from hapvr.video.selection import IncompleteSelectionError, iter_selected, read_packets
+from hapvr.video.decode import (
+    DECORD,
+    PYAV,
+    PYAV_SELECTED,
+    IncompleteSelectionError,
+    iter_selected,
+    read_packets,
+    sample_frames,
+)
 from tests.video.conftest import VideoWriter, write_video
 
 

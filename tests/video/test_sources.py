@@ -34,7 +34,7 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     touch(tmp_path, "b.mp4", "a/c.MKV", "a/b/d.webm", "README.md", "a/notes.txt", ".hidden.mp4", ".cache/e.mp4", "bare")
     result = scan_folder(tmp_path, source="s")
     assert ids(result) == ["s/a/b/d.webm", "s/a/c.MKV", "s/b.mp4"]
-    assert result.ignored == ("README.md", "a/notes.txt", "bare")
+    assert result.num_ignored == 3
     assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
@@ -91,12 +91,12 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name\nx\n", "wanted `url`, `video_id`"),
+        ("name\nx\n", "wanted columns `url`, `video_id`"),
         ("", "list.csv is not a readable CSV"),
         ("url\n", "no rows"),
-        ("url\nfile:///etc/passwd\n", "row 1: 'file:///etc/passwd' is not an http"),
-        ("url\nftp://host/a\n", "not an http"),
-        ("video_id\nshort\n", "row 1: wanted a URL or an 11-character"),
+        ("url\nfile:///etc/passwd\n", "row 1: wanted columns `url`, `video_id` or both"),
+        ("url\nftp://host/a\n", "got 'ftp://host/a'"),
+        ("video_id\nshort\n", "or an 11-character YouTube id, got 'short'"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
         (
             "video_id,url\nsame,http://host/a\nsame,http://host/b\n",

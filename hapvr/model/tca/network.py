@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import check_clips, clear_padding
+from hapvr.model.clips import Mask
 from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.packed import Limits, PackedVideos
@@ -37,16 +37,24 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
+        matching = NetworkSettings(  # Chamfer similarity, with ViSiL's comparator where it is asked for
+            spatial_rate=0,
+            temporal_rate=0,
+            attention=False,
+            comparator=settings.comparator,
+            padding_mode="replicate",
+            symmetric_chamfer=settings.symmetric_chamfer,
+        )
         with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
             )
             # torch copies the layer, so that several start with equal weights, as the release's do.
             self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
-            self.matcher = SimilarityNetwork(_matching(settings), dims=dims, generator=generator)
+            self.matcher = SimilarityNetwork(matching, dims=dims, generator=generator)
         self.matcher.requires_grad_(False)
 
-    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
@@ -54,12 +62,13 @@ class ContextNetwork(FrameVectorNetwork):
         """
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
-        features = features.to(self._dtype)
+        features = features.to(next(self.transformer_encoder.parameters()).dtype)
         frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
-        encoded = self.encode(frames.flatten(0, -3) if frames.ndim > 2 else frames[None], _flat(mask))
+        flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
+        encoded = self.encode(frames.reshape(-1, *frames.shape[-2:]), flat)
         return encoded.view(*frames.shape[:-1], 1, self.dims).to(dtype or encoded.dtype)
 
-    def encode(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+    def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""
         if mask is None:
             encoded: Tensor = self.transformer_encoder(frames)
@@ -67,24 +76,8 @@ class ContextNetwork(FrameVectorNetwork):
         encoded = self.transformer_encoder(frames, src_key_padding_mask=~mask)
         return encoded.masked_fill(~mask[..., None], 0)
 
-    def compare(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
-    ) -> Similarities:
-        """Similarities of all pairs of embedded clips, by video vectors or by frames as `level` says.
-
-        query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
-        for values that are not finite.
-        """
-        check_clips("query", query, query_mask)
-        check_clips("reference", reference, reference_mask)
-        frames = [
-            F.normalize(clear_padding(c, m), dim=-1) for c, m in ((query, query_mask), (reference, reference_mask))
-        ]
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        frames = (F.normalize(clips, dim=-1) for clips in (query, reference))
         found = self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
         if self.settings.level == "frame":
             return found
@@ -103,32 +96,11 @@ class ContextNetwork(FrameVectorNetwork):
             return self.matcher.packed_scorer(dtype=dtype, limits=limits)
         return super().packed_scorer()
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(self.transformer_encoder.parameters()).dtype
 
-
-def video_vectors(encoded: Tensor, mask: Tensor | None = None) -> Tensor:
+def video_vectors(encoded: Tensor, mask: Mask = None) -> Tensor:
     """Unit vectors [N, D] in float32 of encoded frames [N, T, D]: the mean over real frames (mask: bool [N, T])."""
     encoded = encoded.to(torch.promote_types(encoded.dtype, torch.float32))
     if mask is None:
         return F.normalize(encoded.mean(1), dim=-1)
     total = encoded.masked_fill(~mask[..., None], 0).sum(1)
     return F.normalize(total / mask.sum(1, keepdim=True).to(total.dtype), dim=-1)
-
-
-def _matching(settings: TcaSettings) -> NetworkSettings:
-    """How frames are compared: Chamfer similarity, with ViSiL's comparator where it is asked for."""
-    return NetworkSettings(
-        spatial_rate=0,
-        temporal_rate=0,
-        attention=False,
-        comparator=settings.comparator,
-        padding_mode="replicate" if settings.comparator else "zeros",
-        symmetric_chamfer=settings.symmetric_chamfer,
-    )
-
-
-def _flat(mask: Tensor | None) -> Tensor | None:
-    """[..., T] -> [N, T]."""
-    return None if mask is None else mask.reshape(-1, mask.shape[-1])

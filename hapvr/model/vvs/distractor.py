@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.model.vvs.settings import DistractorSettings
 
+KEPT_CONFIDENCE = 0.5
+"""Frames of a confidence above it are embedded."""
+
 
 class DistractorNetwork(nn.Module):
     """Three linear layers. pooled_dims: C, values of a pooled vector before whitening."""
@@ -27,17 +30,6 @@ class DistractorNetwork(nn.Module):
         hidden = self.dropout(torch.relu(self.layer2(hidden)))
         logits: Tensor = self.layer3(hidden).squeeze(-1)
         return logits / self.temperature
-
-
-def kept_frames(confidence: Tensor, *, threshold: float) -> Tensor:
-    """Indices of the frames that are embedded: confidence above the threshold, or all where none is.
-
-    confidence: [T]. Fewer than four frames are repeated as a whole until they are four. Returns int64 [T''].
-    """
-    chosen = (confidence > threshold).nonzero().squeeze(-1)
-    if not len(chosen):
-        chosen = torch.arange(len(confidence), device=confidence.device)
-    return doubled(chosen)
 
 
 def doubled(frames: Tensor) -> Tensor:

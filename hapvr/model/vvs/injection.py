@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hapvr.model.vvs.settings import InjectionSettings
-
 
 @dataclass(frozen=True)
 class Injection:
@@ -45,12 +43,12 @@ def block_injection(num_frames: int, count: int, position: int) -> Injection:
     return Injection(torch.cat([frames[:position], inserted, frames[position:]]))
 
 
-def draw_injection(num_frames: int, settings: InjectionSettings, rng: np.random.Generator) -> Injection:
+def draw_injection(num_frames: int, rates: tuple[float, float], rng: np.random.Generator) -> Injection:
     """Draw how many frames are inserted and where.
 
     Their number n is uniform between the two rates of T = num_frames, rounded down, both included; their block stands before
     frame p, uniform in 0 to T - n.
     """
-    fewest, most = int(settings.min_rate * num_frames), int(settings.max_rate * num_frames)
+    fewest, most = (int(rate * num_frames) for rate in sorted(rates))
     count = int(rng.integers(fewest, most + 1))
     return block_injection(num_frames, count, int(rng.integers(num_frames - count + 1)))

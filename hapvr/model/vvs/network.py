@@ -4,28 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import check_clips, clear_padding, pad_to_min_frames
-from hapvr.model.description import EXTRAS_DIMS_KEY
+from hapvr.model.clips import Mask, pad_to_min_frames
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
 from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.similarity import frame_similarity
-from hapvr.model.vvs.distractor import DistractorNetwork, kept_frames
+from hapvr.model.vvs.distractor import KEPT_CONFIDENCE, DistractorNetwork, doubled
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
-from hapvr.model.vvs.settings import VvsSettings
-from hapvr.model.vvs.topic import TopicGuidance
+from hapvr.model.vvs.settings import TopicSettings, VvsSettings
 
 CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""
+
+TOPIC_WIDTHS = (32, 64, 128)
+INITIAL_CONSTANT = 0.5
+RANDOM_SEED = 0
+"""Seed of the random initial state: a function of the number of frames alone, so that embedding a video twice is equal."""
+
+
+class TopicGuidance(nn.Module):
+    """A weight per frame from how near it is to the whole video: convolutions along time over an initial state."""
+
+    def __init__(self, settings: TopicSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        if settings.refine:
+            self.conv1 = nn.Conv1d(1, TOPIC_WIDTHS[0], 3, padding=1)
+            self.conv2 = nn.Conv1d(TOPIC_WIDTHS[0], TOPIC_WIDTHS[1], 3, padding=1)
+            self.conv3 = nn.Conv1d(TOPIC_WIDTHS[1], TOPIC_WIDTHS[2], 3, padding=1)
+            self.last = nn.Conv1d(TOPIC_WIDTHS[2], 1, 1)
+            if settings.hierarchy:
+                self.join = nn.Conv1d(sum(TOPIC_WIDTHS) + 1, 1, 1)
+
+    def forward(self, means: Tensor) -> Tensor:
+        """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
+        initial = self._initial_state(means)
+        if not self.settings.refine:
+            return initial
+        first = self.conv1(initial.unsqueeze(1))
+        second = self.conv2(torch.relu(first))
+        third = self.conv3(torch.relu(second))
+        refined: Tensor = self.last(torch.relu(third))
+        if self.settings.hierarchy:
+            refined = self.join(torch.cat([first, second, third, refined], dim=1))
+        return torch.sigmoid(refined.squeeze(1) / self.settings.temperature)
+
+    def _initial_state(self, means: Tensor) -> Tensor:
+        """[N, T], by default cosines with the video's mean frame."""
+        if self.settings.initial == "constant":
+            return means.new_full(means.shape[:2], INITIAL_CONSTANT)
+        if self.settings.initial == "random":
+            generator = torch.Generator().manual_seed(RANDOM_SEED)
+            return torch.rand(means.shape[1], generator=generator).to(means).expand(means.shape[:2])
+        topic = F.normalize(means.mean(1), dim=-1)
+        return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -48,9 +88,9 @@ class VvsNetwork(FrameVectorNetwork):
     An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
     that were left out are 0.
 
-    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor
-    discrimination is off. generator: draws the weights and leaves
-    torch's global generator alone; None draws from the global one. Raises ArgumentError where pooled vectors are missing.
+    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off.
+    generator: draws the weights and leaves torch's global generator alone; None draws from the global one. Raises
+    ArgumentError where pooled vectors are missing.
     """
 
     settings: VvsSettings
@@ -79,45 +119,28 @@ class VvsNetwork(FrameVectorNetwork):
             if settings.topic_guidance:
                 self.topic = TopicGuidance(settings.topic)
 
-    def scoring_settings(self) -> dict[str, Any]:
-        """With C, the size of pooled vectors."""
-        return super().scoring_settings() | {EXTRAS_DIMS_KEY: self.extras_dims}
-
-    def embed(self, features: Tensor, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
-        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T], real frames
-        first and one or more per video; None: all are real. dtype: of the result. Returns [..., T, 1, D], 0 at padding. Raises
-        ArgumentError as `frame_vectors` does.
+        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. dtype:
+        of the result. Returns [..., T, 1, D], 0 at padding. Raises ArgumentError as `frame_vectors` does.
         """
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):
             length = len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
-            vectors[number, :length] = self.frame_vectors(*self._split(video[:length]))
+            regions, pooled = video[:length], None
+            if self.needs_extras:
+                regions, extras = split_extras(regions, extras_dims=self.extras_dims)
+                pooled = extras.pooled
+            vectors[number, :length] = self.frame_vectors(regions, pooled)
         shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
         return shaped if dtype is None else shaped.to(dtype)
 
-    def compare(
-        self,
-        query: Tensor,
-        reference: Tensor,
-        *,
-        query_mask: Tensor | None = None,
-        reference_mask: Tensor | None = None,
-    ) -> Similarities:
-        """Products of the videos' vectors, and cosines of their frames' vectors.
-
-        query: [Q, T, 1, D]; reference: [N, T', 1, D]; masks: bool [Q, T] and [N, T'], real frames first. Raises ArgumentError
-        for values that are not finite.
-        """
-        clips = []
-        for name, video, mask in (("query", query, query_mask), ("reference", reference, reference_mask)):
-            check_clips(name, video, mask)
-            clips.append(clear_padding(video, mask)[:, :, 0].float())
-        first, second = (F.normalize(clip, dim=-1) for clip in clips)
-        frame = torch.einsum("qtd,nsd->qnts", first, second)
-        video = _video_vectors(clips[0]) @ _video_vectors(clips[1]).T
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        first, second = query[:, :, 0].float(), reference[:, :, 0].float()
+        frame = torch.einsum("qtd,nsd->qnts", F.normalize(first, dim=-1), F.normalize(second, dim=-1))
+        video = _video_vectors(first) @ _video_vectors(second).T
         return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
 
     def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
@@ -131,17 +154,14 @@ class VvsNetwork(FrameVectorNetwork):
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
-        values that are not finite, missing pooled vectors, and a network in training mode.
+        values that are not finite.
         """
-        if self.training:
-            raise ArgumentError("network: it is in training mode, whose weights are others; call eval() before")
         order = self._kept(regions, pooled)
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
         for i in starts:
             means[i : i + CHUNK_FRAMES] = regions[order[i : i + CHUNK_FRAMES]].float().mean(1)
-        if not bool(torch.isfinite(means).all()):
-            raise ArgumentError("regions: NaN or infinite values; extract the features of this video again")
+        _check_finite("regions", means)
         weights = means.new_ones(len(order))
         if self.topic is not None:
             weights = weights * self.topic(means.unsqueeze(0)).squeeze(0)
@@ -179,16 +199,10 @@ class VvsNetwork(FrameVectorNetwork):
         assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
         maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])
-        maps, _ = pad_to_min_frames(maps, None, dim=2, min_frames=COMPARATOR_STEP)
-        maps, _ = pad_to_min_frames(maps, None, dim=3, min_frames=COMPARATOR_STEP)
+        for dim in (2, 3):
+            maps, _ = pad_to_min_frames(maps, None, dim=dim, min_frames=COMPARATOR_STEP)
         raw: Tensor = self.comparator(maps.squeeze(1))
         return raw
-
-    def _split(self, features: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not self.needs_extras:
-            return features, None
-        regions, extras = split_extras(features, extras_dims=self.extras_dims)
-        return regions, extras.pooled
 
     def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
         weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
@@ -197,16 +211,20 @@ class VvsNetwork(FrameVectorNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
+        """Indices int64 [T''] of the frames that are embedded, in order, repeated as a whole while they are fewer than four."""
+        every = torch.arange(len(regions), device=regions.device)
         if self.distractor is None:
-            return kept_frames(torch.ones(len(regions), device=regions.device), threshold=0.0)
-        if pooled is None:
-            raise ArgumentError(
-                "pooled: distractor discrimination needs it; extract features with features.pooled: true"
-            )
+            return doubled(every)
+        assert pooled is not None  # `embed` takes it from the features
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-        if not bool(torch.isfinite(logits).all()):
-            raise ArgumentError("pooled: NaN or infinite values; extract the features of this video again")
-        return kept_frames(torch.sigmoid(logits), threshold=self.settings.distractor.threshold)
+        _check_finite("pooled", logits)
+        kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
+        return doubled(kept if len(kept) else every)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise ArgumentError(f"{name}: NaN or infinite values; extract the features of this video again")
 
 
 def _video_vectors(frames: Tensor) -> Tensor:

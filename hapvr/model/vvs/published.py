@@ -51,8 +51,8 @@ def is_vvs(content: object) -> bool:
     return isinstance(content, Mapping) and any(isinstance(content.get(name), Mapping) for name in NETWORKS)
 
 
-def vvs_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Tensor], list[str]]:
-    """The tensors of a checkpoint by published name, the own name of each weight, those that are not weights, and unknown ones."""
+def vvs_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Tensor]]:
+    """The tensors of a checkpoint by published name, the own name of each weight, and those that are not weights."""
     tensors = {
         f"{short}/{str(name).removeprefix('module.')}": value
         for network, short in NETWORKS.items()
@@ -61,7 +61,7 @@ def vvs_tensors(content: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str
     }
     ignored = {name: value for name, value in tensors.items() if name.partition("/")[2].startswith(IGNORED)}
     names = {name: own for name in tensors if name not in ignored and (own := own_name(name)) is not None}
-    return tensors, names, ignored, [name for name in tensors if name not in names and name not in ignored]
+    return tensors, names, ignored
 
 
 def vvs_settings(weights: Mapping[str, Tensor]) -> tuple[VvsSettings, int]:
@@ -69,10 +69,12 @@ def vvs_settings(weights: Mapping[str, Tensor]) -> tuple[VvsSettings, int]:
 
     Raises pydantic's ValidationError for sizes that no network has.
     """
+    parts = {name.partition(".")[0] for name in weights}
     values: dict[str, Any] = {
-        "distractor_discrimination": any(name.startswith("distractor.") for name in weights),
-        "temporal_saliency": any(name.startswith("saliency.") for name in weights),
-        "topic_guidance": any(name.startswith("topic.") for name in weights),
+        "distractor_discrimination": "distractor" in parts,
+        "temporal_saliency": "saliency" in parts,
+        "topic_guidance": "topic" in parts,
+        "topic": {"hierarchy": "topic.join.weight" in weights or "topic" not in parts},
     }
     extras_dims = 0
     if "distractor.layer1.weight" in weights and "distractor.layer2.weight" in weights:
@@ -81,17 +83,13 @@ def vvs_settings(weights: Mapping[str, Tensor]) -> tuple[VvsSettings, int]:
         extras_dims = first.shape[-1]
     if "saliency.conv1.weight" in weights:
         values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
-    if values["topic_guidance"]:
-        values["topic"] = {"hierarchy": "topic.join.weight" in weights}
     return VvsSettings.model_validate(values), extras_dims
 
 
 def vvs_pca(content: Mapping[str, Any]) -> dict[str, Tensor]:
     """The PCA of a checkpoint under the names of other releases: mean [C], V [C, D] and d [D], the variances."""
     ignored = vvs_tensors(content)[2]
-    found = {
-        name: ignored[f"{COMPONENTS.rpartition('.')[0]}.{theirs}"]
-        for name, theirs in (("mean", "mean"), ("V", "components"), ("d", "denominator"))
-        if f"{COMPONENTS.rpartition('.')[0]}.{theirs}" in ignored
-    }
+    theirs = {"mean": "mean", "V": "components", "d": "denominator"}
+    stored = {name: f"swg/pca_layer.{their}" for name, their in theirs.items()}
+    found = {name: ignored[place] for name, place in stored.items() if place in ignored}
     return found | ({"d": found["d"].double().square()} if "d" in found else {})

@@ -1,15 +1,14 @@
-"""Settings of VVS: its three modules, the injection of distractors, and the weights of its losses."""
+"""Settings of VVS: its three modules, and how it is trained."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hapvr.settings import Rate, Settings
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Width = Annotated[int, Field(ge=1)]
 
 
@@ -19,9 +18,6 @@ class DistractorSettings(Settings):
     hidden: tuple[Width, Width] = Field(default=(960, 240), description="widths of the two hidden layers")
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     temperature: Positive = 1.0
-    threshold: Rate = Field(
-        default=0.5, description="frames of a confidence above it are kept when a video is embedded"
-    )
 
 
 class SaliencySettings(Settings):
@@ -56,43 +52,6 @@ class TopicSettings(Settings):
     hierarchy: bool = Field(default=True, description="the last layer sees all layers; false: only the last but one")
 
 
-class InjectionSettings(Settings):
-    """Distractor frames that training inserts into anchors."""
-
-    min_rate: Rate = Field(default=0.2, description="fewest inserted frames, as a part of the clip")
-    max_rate: Rate = Field(default=0.5, description="most inserted frames")
-    max_magnitude: Positive | None = Field(
-        default=None,
-        description="frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: `easy_rate`",
-    )
-    easy_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.09, description="without max_magnitude this part of a batch's frames, those of the smallest magnitude"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> InjectionSettings:
-        if self.min_rate > self.max_rate:
-            raise ValueError(f"min_rate: got {self.min_rate}, wanted at most max_rate {self.max_rate}")
-        return self
-
-
-class SuppressionObjective(Settings):
-    """Weights of the four losses and their margin. A weight of 0 leaves a loss out."""
-
-    margin: Positive = 0.5
-    video_weight: Weight = Field(default=1.0, description="of the triplet of video vectors; needs topic_guidance")
-    frame_weight: Weight = Field(default=1.0, description="of the triplet of refined frame similarities")
-    saliency_weight: Weight = 1.0
-    distractor_weight: Weight = 0.5
-    regularization_weight: Weight = Field(
-        default=0.5, description="within the frame loss, of how far the comparator leaves [-1, 1]"
-    )
-
-    def weights(self) -> dict[str, float]:
-        """The weight of each loss by its name."""
-        return {name: getattr(self, f"{name}_weight") for name in ("video", "frame", "saliency", "distractor")}
-
-
 class VvsSettings(Settings):
     """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
 
@@ -105,17 +64,18 @@ class VvsSettings(Settings):
     distractor: DistractorSettings = DistractorSettings()
     saliency: SaliencySettings = SaliencySettings()
     topic: TopicSettings = TopicSettings()
-    injection: InjectionSettings = InjectionSettings()
-    objective: SuppressionObjective = SuppressionObjective()
+    injected_rates: tuple[Rate, Rate] = Field(
+        default=(0.2, 0.5), description="fewest and most distractor frames that training inserts, as a part of the clip"
+    )
+    max_magnitude: Positive | None = Field(
+        default=None,
+        description="frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 % of a batch's "
+        "frames with the smallest magnitude",
+    )
+    frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
 
     def scoring(self) -> dict[str, Any]:
         """The settings that decide an embedding, as values of JSON. What only training uses is left out."""
-        return self.model_dump(
-            mode="json",
-            exclude={
-                "injection": True,
-                "objective": True,
-                "distractor": {"dropout"},
-                "saliency": {"dropout", "label_rule"},
-            },
-        )
+        unused: dict[str, Any] = {"distractor": {"dropout"}, "saliency": {"dropout", "label_rule"}}
+        unused |= {"injected_rates": True, "max_magnitude": True, "frame_loss": True}
+        return self.model_dump(mode="json", exclude=unused)

@@ -1,7 +1,33 @@
-// Everything that people said about pairs, with a way back.
+// What people say about pairs: the buttons, and the list of everything that was said.
 
 import { get, mark } from "./api.js";
 import { element, markNames, notice, say } from "./dom.js";
+
+// Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
+export function verdicts(pair, match, state, label = "") {
+  let current = null;
+  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
+    type: "button", class: `verdict ${verdict}`, "aria-label": label ? `${label}: ${text}` : null, onclick: () => decide(verdict),
+  }, text[0].toUpperCase() + text.slice(1)));
+  function show(verdict) {
+    current = verdict || null;
+    Object.keys(markNames).forEach((name, place) => buttons[place].setAttribute("aria-pressed", String(name === current)));
+  }
+  async function decide(verdict) {
+    const wanted = verdict === current ? null : verdict;
+    try {
+      await mark(pair, wanted);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+      return;
+    }
+    show(wanted);
+    if (match) match.mark = wanted ?? "";
+    say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
+  }
+  show(match?.mark);
+  return { buttons, decide, show };
+}
 
 export async function showMarks(place) {
   const { marks } = await get("pairs");

@@ -1,18 +1,18 @@
 // Two videos next to each other: players in step, the heat map, what people say, and the way to the next pair.
 
-import { get, getJob, getVideo, mark, media, thumbnail } from "./api.js";
-import { chance, element, markNames, notice, say } from "./dom.js";
+import { get, getVideo, media, thumbnail } from "./api.js";
+import { chance, element, notice } from "./dom.js";
+import { verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
-import { fileOf, keepJob, knownJob, neighbours } from "./session.js";
+import { answerOf, fileOf, knownJob, neighbours } from "./session.js";
 
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
   const around = neighbours(location.hash);
-  const match = around.pair?.match ?? await (job ? matchOf(job, reference) : knownMatch(query, reference));
+  const match = around.pair?.match ?? (job && await matchOf(job, reference));
   const name = query ?? around.pair?.name ?? knownJob(job)?.query ?? "query";
   const heading = element("h1", { class: "name" }, reference);
-  const said = element("span", {});
   const state = element("div", { role: "status" });
   const link = (address, text, hint) => address ? element("a", { class: "button", href: address, title: hint }, text)
     : element("span", { class: "button off", "aria-disabled": "true" }, text);
@@ -27,8 +27,8 @@ export async function showPair(place, values) {
     state);
 
   let both = null;
-  let decide = null;
-  let current = match?.mark || null;
+  const pair = { ...(query ? { query } : { job }), reference };
+  const verdict = verdicts(pair, match, state);
   const keys = {
     ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
     ArrowRight: () => { if (around.next) location.hash = around.next; },
@@ -36,8 +36,8 @@ export async function showPair(place, values) {
     " ": () => both?.toggle(),
     ",": () => both?.step(-1),
     ".": () => both?.step(1),
-    m: () => decide?.(current === "match" ? null : "match"),
-    n: () => decide?.(current === "not_a_match" ? null : "not_a_match"),
+    m: () => verdict.decide("match"),
+    n: () => verdict.decide("not_a_match"),
   };
   function pressed(event) {
     if (!place.isConnected) {
@@ -54,10 +54,10 @@ export async function showPair(place, values) {
   document.addEventListener("keydown", pressed, true); // before the rest has arrived: people step through lists
 
   const [first, second] = await Promise.all([query ? getVideo(query) : null, getVideo(reference)]);
-  const pair = { ...(query ? { query } : { job }), reference };
   const answer = await get("pairs/matrix", pair).catch((error) => error);
   const missing = answer instanceof Error;
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
+  else verdict.show(answer.mark);
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
   let map = null;
   both = players({
@@ -76,33 +76,11 @@ export async function showPair(place, values) {
     },
   }, segments, (a, b) => map?.show(a, b));
 
-  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
-    type: "button", class: `verdict ${verdict}`, title: verdict === "match" ? "key m" : "key n",
-    onclick: () => decide(current === verdict ? null : verdict) }, text[0].toUpperCase() + text.slice(1)));
-  function showMark() {
-    buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(Object.keys(markNames)[number] === current)));
-    said.textContent = current ? `You said: ${markNames[current]}. Press again to take it back.` : "Is it the same footage?";
-  }
-  decide = async (verdict) => {
-    try {
-      await mark(pair, verdict);
-    } catch (error) {
-      state.replaceChildren(notice(error.message, "problem"));
-      return;
-    }
-    current = verdict;
-    if (match) match.mark = verdict ?? "";
-    say(verdict ? `Marked as ${markNames[verdict]}` : "The mark was taken back");
-    showMark();
-  };
-  showMark();
-
   place.append(both.element, element("div", { class: "below" },
     !missing && (map = heatMap(answer, segments, both.compare)).figure,
     element("aside", { class: "card" },
-      element("h2", {}, "Your verdict"),
-      element("p", { class: "quiet" }, said),
-      element("div", { class: "row" }, buttons),
+      element("h2", {}, "Is it the same footage?"),
+      element("div", { class: "row" }, verdict.buttons),
       query && element("p", {}, element("button", { type: "button", onclick: () => {
         const at = both.times()[0];
         location.hash = `#/?${new URLSearchParams({ id: query, from: Math.max(at - 1, 0).toFixed(1), to: (at + 1).toFixed(1) })}`;
@@ -118,18 +96,6 @@ export async function showPair(place, values) {
   return () => both.close();
 }
 
-// A stored pair of the collection, if there is one: an address that was kept says what was said, too.
-async function knownMatch(query, reference) {
-  const { matches } = await get(`videos/${encodeURIComponent(query)}/matches`, { rejected: true, limit: 1000 });
-  const found = matches.find((match) => match.reference === reference);
-  return found && { ...found, segments: [] };
-}
-
 async function matchOf(id, reference) {
-  let job = knownJob(id);
-  if (!job) {
-    job = await getJob(id);
-    keepJob(job);
-  }
-  return job.answer?.matches.find((match) => match.reference === reference);
+  return (await answerOf(id)).matches.find((match) => match.reference === reference);
 }

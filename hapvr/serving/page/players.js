@@ -18,7 +18,6 @@ export function other(segment, second, { back = false } = {}) {
 export function players(sides, segments, moved) {
   const whole = { query_start_s: 0, query_end_s: 1, reference_start_s: 0, reference_end_s: 1 };
   let segment = segments[0] ?? whole;
-  let looped = segments.length > 0;
   const query = player(sides.query);
   const reference = player(sides.reference);
   const leader = query.video ? query : reference;
@@ -27,7 +26,6 @@ export function players(sides, segments, moved) {
     : [other(segment, reference.now(), { back: true }), reference.now()];
 
   const playButton = element("button", { type: "button", class: "main play", onclick: () => toggle() }, "Play both");
-  const loop = element("input", { type: "checkbox", checked: looped, onchange: () => { looped = loop.checked; } });
   const offset = element("span", { class: "quiet" });
   const choices = segments.map((part, number) => element("button", {
     type: "button", class: "part", "aria-pressed": String(number === 0), onclick: () => choose(number) }, span(part)));
@@ -55,7 +53,6 @@ export function players(sides, segments, moved) {
     segment = segments.find((part) => first >= part.query_start_s && first <= part.query_end_s &&
       Math.abs(other(part, first) - second) < 1.5) ?? { query_start_s: first, query_end_s: first + 1, reference_start_s: second, reference_end_s: second + 1 };
     choices.forEach((button, place) => button.setAttribute("aria-pressed", String(segments[place] === segment)));
-    if (!segments.includes(segment)) loop.checked = looped = false;
     showOffset();
     seek(first, second);
   }
@@ -81,7 +78,7 @@ export function players(sides, segments, moved) {
     frame = requestAnimationFrame(follow);
     if (!leader.video || leader.video.seeking) return;
     const playing = !leader.video.paused;
-    if (playing && looped && segments.includes(segment)) {
+    if (playing && segments.includes(segment)) { // a part is repeated
       const end = leader === query ? segment.query_end_s : segment.reference_end_s;
       const start = leader === query ? segment.query_start_s : segment.reference_start_s;
       if (leader.now() >= end - 0.03 || leader.now() < start - 1) return seek(segment.query_start_s, segment.reference_start_s);
@@ -111,7 +108,6 @@ export function players(sides, segments, moved) {
         element("button", { type: "button", onclick: () => step(-STEP_S), "aria-label": "One second back" }, "−1 s"),
         playButton,
         element("button", { type: "button", onclick: () => step(STEP_S), "aria-label": "One second on" }, "+1 s"),
-        element("label", { class: "check" }, loop, "Loop the part"),
         offset),
       choices.length > 0 && element("div", { class: "parts", role: "group", "aria-label": "Matching parts" },
         element("span", { class: "quiet" }, "Matching parts, query = video:"), choices)),

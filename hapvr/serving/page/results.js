@@ -1,28 +1,17 @@
-// The ranked list of one search, a page of rows at a time.
+// The ranked list of one search.
 
-import { getJob, thumbnail } from "./api.js";
+import { thumbnail } from "./api.js";
 import { chance, clock, element, markNames, middle, notice, number, percent, span } from "./dom.js";
-import { keepJob, keepPairs, knownJob, pairAddress, unsaid } from "./session.js";
-
-export const PAGE_ROWS = 50;
+import { answerOf, keepPairs, pairAddress, unsaid } from "./session.js";
 
 export async function showResults(place, values) {
   const id = values.get("job");
-  let job = knownJob(id);
-  if (!job) {
-    job = await getJob(id);
-    if (job.status !== "done") throw new Error(job.error || "This search has not ended yet; reload the page in a moment.");
-    keepJob(job);
-  }
-  const { answer } = job;
+  const answer = await answerOf(id);
   const ofCollection = (answer.query_id ?? "") !== "";
   const pairs = answer.matches.map((match) => ({
     ...(ofCollection ? { query: answer.query_id } : { job: id }), reference: match.reference, match, name: answer.query,
   }));
-  const pages = Math.max(Math.ceil(pairs.length / PAGE_ROWS), 1);
-  const page = Math.min(Math.max(Number(values.get("page") ?? 1) || 1, 1), pages);
-  const address = (wanted) => `#/results?job=${encodeURIComponent(id)}&page=${wanted}`;
-  keepPairs(pairs, address(page));
+  keepPairs(pairs, location.hash);
 
   const share = answer.prior === null ? "" : ` Probabilities hold where ${(100 * answer.prior).toPrecision(3) * 1} % of the pairs match.`;
   place.append(
@@ -35,11 +24,8 @@ export async function showResults(place, values) {
     place.append(element("p", { class: "card empty" }, "Nothing found."), element("p", {}, element("a", { href: "#/" }, "New search")));
     return;
   }
-  const first = (page - 1) * PAGE_ROWS;
-  const shown = pairs.slice(first, first + PAGE_ROWS);
   place.append(
-    element("ol", { class: "results", start: first + 1 }, shown.map((pair) => row(pair, ofCollection))),
-    ...(pages > 1 ? [pager(page, pages, pairs.length, address)] : []),
+    element("ol", { class: "results" }, pairs.map((pair) => row(pair, ofCollection))),
     element("p", {}, element("a", { href: "#/" }, "New search")),
   );
 }
@@ -68,14 +54,4 @@ export function picture(id, second, label) {
   const image = element("img", { src: thumbnail(id, second), alt: label, loading: "lazy", width: 144, height: 81 });
   image.addEventListener("error", () => image.replaceWith(element("span", { class: "nopicture" }, "no picture")));
   return image;
-}
-
-function pager(page, pages, count, address) {
-  const link = (wanted, text) => wanted < 1 || wanted > pages
-    ? element("span", { class: "quiet", "aria-disabled": "true" }, text)
-    : element("a", { href: address(wanted) }, text);
-  return element("nav", { class: "pager", "aria-label": "Pages of matches" },
-    link(page - 1, "← Previous"),
-    element("span", {}, `${number((page - 1) * PAGE_ROWS + 1)}–${number(Math.min(page * PAGE_ROWS, count))} of ${number(count)} matches`),
-    link(page + 1, "Next →"));
 }

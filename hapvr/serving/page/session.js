@@ -1,5 +1,7 @@
 // What this page remembers until it is closed: files that were searched for, answers, and the pairs to step through.
 
+import { getJob } from "./api.js";
+
 const files = new Map(); // job -> address of the file in the browser
 const jobs = new Map(); // job -> its answer
 
@@ -13,6 +15,14 @@ export function keepJob(job, file = null) {
 }
 
 export const knownJob = (job) => jobs.get(job);
+
+export async function answerOf(id) {
+  const job = jobs.get(id) ?? await getJob(id);
+  if (job.status !== "done") throw new Error(job.error || "This search has not ended yet; reload the page in a moment.");
+  keepJob(job);
+  return job.answer;
+}
+
 export const fileOf = (job) => files.get(job);
 
 // The pairs that "next" and "previous" go through, and where "back" leads.

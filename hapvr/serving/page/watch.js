@@ -1,7 +1,8 @@
 // What the watch lists have found, the newest first.
 
-import { get, mark, search } from "./api.js";
-import { chance, clock, element, markNames, middle, notice, number, percent, say, span } from "./dom.js";
+import { get, search } from "./api.js";
+import { chance, clock, element, middle, notice, number, percent, span } from "./dom.js";
+import { verdicts } from "./marks.js";
 import { picture } from "./results.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
 
@@ -46,22 +47,7 @@ function row(match, pairs, state) {
   const pair = { query: match.query_id, reference: match.reference, name: match.query, match };
   if (match.query_id) pairs.push(pair);
   const said = element("span", {});
-  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
-    type: "button", class: `verdict ${verdict}`, onclick: () => decide(verdict),
-    "aria-label": `${match.query} and ${match.reference}: ${text}` }, text[0].toUpperCase() + text.slice(1)));
-  const showMark = () => buttons.forEach((button, place) =>
-    button.setAttribute("aria-pressed", String(Object.keys(markNames)[place] === match.mark)));
-  async function decide(verdict) {
-    const wanted = match.mark === verdict ? null : verdict;
-    try {
-      await mark({ query: match.query_sha256, name: match.query, reference: match.reference }, wanted);
-      match.mark = wanted ?? "";
-      showMark();
-      say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
-    } catch (error) {
-      state.replaceChildren(notice(error.message, "problem"));
-    }
-  }
+  const marked = { query: match.query_sha256, name: match.query, reference: match.reference };
   // A query outside of the collection is searched for again: the pair view needs its frames.
   async function compare(event) {
     event.target.disabled = true;
@@ -76,7 +62,6 @@ function row(match, pairs, state) {
       said.textContent = "";
     }
   }
-  showMark();
   return element("tr", {},
     element("td", { class: "quiet" }, match.since.slice(0, 16).replace("T", " ") || "–"),
     element("td", {}, picture(match.reference, second, `match at ${clock(second)}`)),
@@ -88,5 +73,5 @@ function row(match, pairs, state) {
     element("td", {}, chance(match)),
     element("td", { class: "actions" }, match.query_id
       ? element("a", { class: "button", href: pairAddress(pair) }, "Compare")
-      : element("button", { type: "button", onclick: compare }, "Compare"), said, buttons));
+      : element("button", { type: "button", onclick: compare }, "Compare"), said, verdicts(marked, match, state, `${match.query} and ${match.reference}`).buttons));
 }

@@ -6,35 +6,23 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.clips import is_complete, write_clips
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
+from hapvr.benchmark.definitions.stored import is_complete, write_clips
 from hapvr.errors import DataError
 from hapvr.tables import read_frame, write_frame
 
 
-def write(folder, *, name="mine", videos=None, labels=None, segments=(), touch=True):
-    rows = videos or [("mine/a b.mp4", "videos/a b.mp4", "query"), ("mine/sub/c.mp4", "videos/sub/c.mp4", "database")]
-    for _, path, _ in rows:
-        if touch:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).touch()
-    table = pl.DataFrame(
-        [(video, path, role, "incident", "original") for video, path, role in rows],
-        schema=["video_id", "path", "role", "group", "edit"],
-        orient="row",
-    )
-    pairs = labels or [("mine/a b.mp4", "mine/sub/c.mp4", "ND")]
-    label_table = pl.DataFrame(pairs, schema=["query_id", "reference_id", "label"], orient="row")
-    times = pl.DataFrame(segments, schema=SEGMENT_SCHEMA, orient="row")
-    return write_clips(folder, name=name, videos=table, labels=label_table, segments=times, provenance={"seed": 3})
+def write(folder, *, labels=None, segments=()):
+    rows = [(file, role, "incident", "original") for file, role in (("a b.mp4", "query"), ("sub/c.mp4", "database"))]
+    pairs = labels or [("a b.mp4", "sub/c.mp4", "ND")]
+    return write_clips(folder, name="mine", videos=rows, labels=pairs, segments=segments, provenance={"seed": 3})
 
 
 def test_write_clips_round_trip(tmp_path):
     """What was written is read back, with the tasks that the labels allow and the files of the ids."""
-    times = ("mine/a b.mp4", "mine/sub/c.mp4", 0.0, 4.5, 2.0, 6.5)
-    write(tmp_path, segments=[times])
+    times = (0.0, 4.5, 2.0, 6.5)
+    write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", *times)])
     definition = load_definition(tmp_path)
-    assert definition.segments.rows() == [times]
+    assert definition.segments.rows() == [("mine/a b.mp4", "mine/sub/c.mp4", *times)]
     assert definition.queries == ("mine/a b.mp4",)
     assert definition.database == ("mine/sub/c.mp4",)
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
@@ -46,15 +34,10 @@ def test_write_clips_round_trip(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"touch": False}, "2 video files are missing"),
-        (
-            {"videos": [("x/a.mp4", "videos/a.mp4", "query")]},
-            "id 'x/a.mp4', path 'videos/a.mp4' and role 'query' do not agree",
-        ),
-        ({"labels": [("mine/a b.mp4", "mine/z.mp4", "ND")]}, "labels.reference_id are not in its database"),
-        ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "ND")] * 2}, "labels are given twice"),
-        ({"segments": [("mine/a b.mp4", "mine/sub/c.mp4", 1, 1, 0, 1)]}, "1 are no stretch of time"),
-        ({"labels": [("mine/a b.mp4", "mine/sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
+        ({"labels": [("a b.mp4", "z.mp4", "ND")]}, "labels.reference_id are not in its database"),
+        ({"labels": [("a b.mp4", "sub/c.mp4", "ND")] * 2}, "labels are given twice"),
+        ({"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]}, "1 are no stretch of time"),
+        ({"labels": [("a b.mp4", "sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
     ],
 )
 def test_write_clips_refuses(tmp_path, options, message):
@@ -67,7 +50,7 @@ def test_write_clips_refuses(tmp_path, options, message):
 @pytest.mark.parametrize("table", ["videos", "labels", "segments"])
 def test_a_damaged_table_is_named(tmp_path, table):
     """No column, one of another type, no values, and a file that is no table; the benchmark then counts as missing."""
-    write(tmp_path, segments=[("mine/a b.mp4", "mine/sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
+    write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
     path = tmp_path / f"{table}.parquet"
     whole = read_frame(path)
     column = whole.columns[0]

@@ -1,4 +1,4 @@
-"""The arithmetic of sampling times."""
+"""The arithmetic of sampling times, and sizes and orientation of displayed frames."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.video.sampling import (
+from hapvr.video.frames import (
+    MAX_ASPECT,
     MAX_GAP_S,
     TOLERANCE_S,
     advance_time,
+    display_frame,
+    display_size,
     frames_due,
     sampling_times,
     shown_frames,
@@ -70,3 +73,45 @@ def test_advance_time_never_runs_back_or_leaps(raw_s, previous_raw_s, expected):
     """Believable steps are taken over; others count as one nominal interval."""
     time_s = advance_time(raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=10.0, interval_s=0.04)
     assert time_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "aspect", "rotation", "short", "expected"),
+    [
+        ((1920, 1080), 1.0, 0, 256, (455, 256)),
+        ((1920, 1080), 1.0, 90, 256, (256, 455)),
+        ((1920, 1080), 1.0, -90, None, (1080, 1920)),
+        ((720, 576), 16 / 15, 0, None, (768, 576)),
+        ((720, 576), 16 / 15, 90, None, (576, 768)),
+        ((100, 100), 1000.0, 0, None, (100, 100)),
+        ((1, 1), 1.0, 0, 256, (256, 256)),
+        ((4000, 2), 1.0, 0, 256, (2048, 256)),
+    ],
+)
+def test_display_size_of_known_cases(size, aspect, rotation, short, expected):
+    """Rotation swaps the sides, pixel aspect widens, strips are squeezed and absurd aspects are not believed."""
+    got = display_size(*size, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
+    assert got == expected
+
+
+@given(
+    width=st.integers(1, 9000),
+    height=st.integers(1, 9000),
+    aspect=st.floats(0.01, 100),
+    rotation=st.sampled_from([-180, -90, 0, 90, 180, 270]),
+    short=st.integers(32, 512),
+)
+def test_display_size_has_the_short_side_and_a_bounded_long_one(width, height, aspect, rotation, short):
+    """Whatever is stored, the short side is the one asked for and the long one is bounded."""
+    size = display_size(width, height, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
+    assert min(size) == short
+    assert max(size) <= MAX_ASPECT * short
+
+
+def test_display_frame_of_another_shape_is_cropped_not_stretched():
+    """A wide frame in a square picture loses its sides; its centre keeps its proportions."""
+    frame = np.zeros((64, 128, 3), np.uint8)
+    frame[16:48, 48:80] = 255
+    square = display_frame(frame, pixel_aspect=1, rotation_deg=0, short_side_px=64, size_px=(64, 64))
+    assert square.shape == (64, 64, 3)
+    assert (square[:, :, 0] > 128).sum() == 32 * 32

@@ -1,0 +1,119 @@
+"""Frames of a video: which one is shown at which sampling time, how stored pixels are displayed, and frames as JPEG."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+MAX_GAP_S = 600.0
+"""A longer step between two frames is a jump of the clock, not a frame that long."""
+
+TOLERANCE_S = 6e-4
+"""Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
+
+MAX_ASPECT = 8
+"""Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
+
+JPEG_QUALITY = 95
+"""Of stored frames."""
+
+
+def advance_time(*, raw_s: float | None, previous_raw_s: float | None, previous_s: float, interval_s: float) -> float:
+    """Time of the next frame on a clock that starts at 0 and never runs backwards.
+
+    raw_s: the frame's own timestamp, None if it has none. previous_raw_s, previous_s: raw and repaired time of the
+    frame before. interval_s: the nominal time between frames, used where timestamps are missing, run backwards or jump
+    by more than MAX_GAP_S.
+    """
+    if raw_s is None or previous_raw_s is None:
+        return previous_s + interval_s
+    step_s = raw_s - previous_raw_s
+    return previous_s + (step_s if 0 <= step_s <= MAX_GAP_S else interval_s)
+
+
+def frames_due(*, fps: float, until_s: float, max_frames: int | None = None) -> int:
+    """How many of the times k / fps lie before until_s, less the tolerance; at most `max_frames`."""
+    count = max(0, math.ceil((until_s - TOLERANCE_S) * fps))
+    return count if max_frames is None else min(count, max_frames)
+
+
+def sampling_times(*, fps: float, end_s: float, max_frames: int | None = None) -> NDArray[np.float64]:
+    """The times k / fps for k = 0, 1, ... up to and including end_s: [N] seconds, N >= 1, at most `max_frames`.
+
+    end_s: timestamp of the last frame, counted from the first.
+    """
+    return np.arange(frames_due(fps=fps, until_s=end_s + 2 * TOLERANCE_S, max_frames=max_frames)) / fps
+
+
+def shown_frames(timestamps_s: NDArray[np.float64], times_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Index of the frame on display at each time: the last one whose timestamp is not later.
+
+    timestamps_s: [N] non-decreasing, first one 0. times_s: [K] non-negative. Returns [K].
+    """
+    return np.searchsorted(timestamps_s, times_s + TOLERANCE_S, side="right").astype(np.int64) - 1
+
+
+def display_size(
+    width_px: int, height_px: int, *, pixel_aspect: float, rotation_deg: int, short_side_px: int | None
+) -> tuple[int, int]:
+    """Width and height of the picture a viewer sees, scaled to the wanted short side.
+
+    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside [1/8, 8] are taken
+    for errors and read as 1. rotation_deg: a multiple of 90. short_side_px: None keeps the stored resolution.
+    """
+    aspect = pixel_aspect if 1 / MAX_ASPECT <= pixel_aspect <= MAX_ASPECT else 1.0
+    width, height = width_px * aspect, float(height_px)
+    if rotation_deg % 180:
+        width, height = height, width
+    if short_side_px is not None:
+        scale = short_side_px / min(width, height)
+        width, height = width * scale, height * scale
+    limit = MAX_ASPECT * min(width, height)
+    return max(1, round(min(width, limit))), max(1, round(min(height, limit)))
+
+
+def display_frame(
+    frame: NDArray[np.uint8],
+    *,
+    pixel_aspect: float,
+    rotation_deg: int,
+    short_side_px: int | None,
+    size_px: tuple[int, int] | None,
+) -> NDArray[np.uint8]:
+    """One stored frame as it is displayed.
+
+    frame: [H, W, 3]. rotation_deg: counter-clockwise, a multiple of 90. size_px: (width, height) that the result must
+    have, or None for `display_size`; a frame of another shape is scaled to cover it and cropped around the centre.
+    Returns [H', W', 3] uint8.
+    """
+    height_px, width_px = frame.shape[:2]
+    own = display_size(
+        width_px, height_px, pixel_aspect=pixel_aspect, rotation_deg=rotation_deg, short_side_px=short_side_px
+    )
+    picture = Image.fromarray(np.ascontiguousarray(np.rot90(frame, k=rotation_deg // 90)))
+    if size_px is not None and size_px != own:
+        picture = ImageOps.fit(picture.resize(own), size_px, method=Image.Resampling.BILINEAR)
+    elif picture.size != own:
+        picture = picture.resize(own, Image.Resampling.BILINEAR)
+    return np.asarray(picture)
+
+
+def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
+    """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
+    buffer = io.BytesIO()
+    Image.fromarray(frame).save(buffer, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
+    return buffer.getvalue()
+
+
+def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB.
+
+    Pillow gives the same pixels as torchvision, whose import takes 2 seconds.
+    """
+    frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
+    return np.stack(frames).transpose(0, 3, 1, 2)
