@@ -86,7 +86,7 @@ LAYERS = (
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
     {"serving", "chain"},
-    {"upkeep"},
+    {"upkeep", "collection"},
     {"commands", "trainer"},
     {"cli"},
 )

@@ -50,7 +50,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
-    from hapvr.steps.collection import add_folders, update_collection
+    from hapvr.collection import add_folders, update_collection
 
     project = add_folders(data, folders or [])
     found = update_collection(project, progress_bar)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, exit_codes, progress_bar, show
+from hapvr.commands.terminal import FAILED, JsonOption, default_collection, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
     from hapvr.scorer.scorer import PairScore, VideoScorer
 
 DEFAULT_MODEL = "models:/hapvr@champion"
-DEFAULT_TRACKING = "sqlite:///data/demo/mlflow/mlflow.db"
+DEFAULT_TRACKING = f"sqlite:///{default_collection()}/mlflow/mlflow.db"
 DEFAULT_PRECISION = 0.95
 MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"

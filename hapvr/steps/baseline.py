@@ -31,13 +31,15 @@ from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import champion_of, log_model, register, set_champion, version_tags
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng
 from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.training import MODELS, tracker_of
+from hapvr.steps.registration import export_onnx
+from hapvr.steps.training import MODELS, TrainingRun, tracker_of
 
 KEY = "untrained"
 """Names the baseline's MLflow run, and its folder below `models/`."""
@@ -94,27 +96,56 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> Base
         WHITENING_TAG: whitening.sha256,
         VIDEOS_TAG: str(min(COMPARED_VIDEOS, len(videos))),
     }
+    run = TrainingRun(key, folder, "")
+    save_network(network, run.network_folder, metadata={})
+    onnx = export_onnx(project, run, folder / "exported", backbone=backbone)
     bundle = write_bundle(
         folder / "bundle",
         BundleParts(
-            network_folder=save_network(network, folder / "network", metadata={}),
+            network_folder=run.network_folder,
             backbone=backbone,
             whitening=whitening,
             sampling=project.config.sampling,
             serving=project.config.serving,
             calibration=calibration,
+            card=_card(backbone, calibration, len(videos)),
+            onnx=onnx,
+            onnx_folder=folder / "exported" if "files" in onnx else None,
         ),
     )
     tracker = tracker_of(project)
     run_id = tracker.start(key, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
+    tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
-    tracker.end(run_id)
+    tracker.client.set_terminated(run_id)
     version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+    text = f"untrained baseline\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
+    tracker.client.update_model_version(name, str(version), description=text)
     champion = champion_of(tracker.client, name)
     chosen = champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version)
     if chosen:
-        set_champion(tracker.client, name, version, how="baseline", reason="untrained: nothing better was trained yet")
+        set_champion(tracker.client, name, version, how="baseline", reason="untrained; nothing was trained yet")
     return Baseline(version, chosen, calibration)
+
+
+def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) -> str:
+    """Markdown."""
+    identity = backbone.identity
+    lines = [
+        "# Model card: untrained baseline",
+        f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
+        f"{identity.sha256[:12]}), whitened on the {num_videos} videos of this collection. Nothing was trained.",
+        "## Calibration",
+        "None: there are too few videos to fit on. The column `probability` is empty."
+        if calibration is None
+        else f"Fitted on {calibration.num_matches} edits of frames of this collection against their originals, and on "
+        f"{calibration.num_others} pairs of different videos. The edits are those of a training: crops, colours, texts, "
+        "pictures in pictures, other speeds. Real edits differ; test benchmarks were not used.",
+        "## Limits",
+        "- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat graphics) may pass for copies.\n"
+        "- Sound is not used. Pictures are centre-cropped.",
+    ]
+    return "\n\n".join(lines) + "\n"
 
 
 def _videos(project: Project) -> dict[str, str]:
@@ -151,7 +182,7 @@ def calibrate_on_edits(
         embed = region_embedder(backbone, whitening, device)
         edits: list[tuple[str, Tensor]] = []
         clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
-        for video_id, regions in embed_in_batches(clips, embed, batch_frames=backbone.batch_frames):
+        for video_id, regions in embed_in_batches(clips, embed):
             edits.append((video_id, network.embed(regions.float().to(device))))
             progress(len(edits), len(edited) * (EDITS.num_weak + EDITS.num_strong))
         if not edits:
@@ -176,11 +207,10 @@ def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> I
     """The views [T, 3, size_px, size_px] of each video, by id."""
     for key in sorted(set(shard_of.values())):
         videos = [video_id for video_id in shard_of if shard_of[video_id] == key]
-        with open_frames(project, key) as file:
-            drawer = ViewDrawer(file.read, config=EDITS, size_px=size_px)
-            for video_id, plans in plan_cached_views(videos, EDITS).items():
-                for plan in plans:
-                    yield video_id, drawer.draw(plan)[1].frames
+        drawer = ViewDrawer(open_frames(project, key).read, config=EDITS, size_px=size_px)
+        for video_id, plans in plan_cached_views(videos, EDITS).items():
+            for plan in plans:
+                yield video_id, drawer.draw(plan)[1].frames
 
 
 @torch.inference_mode()

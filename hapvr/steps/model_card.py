@@ -108,7 +108,7 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
 
 def _data(project: Project, record: Mapping[str, Any]) -> str:
     manifest = read_manifest(project.root).select("video_id", "source", "split")
-    videos = _video_status(project).join(manifest, on="video_id", how="left")
+    videos = video_status(project).join(manifest, on="video_id", how="left")
     usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
     counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     return (
@@ -194,7 +194,7 @@ def _limits(
 
 def summarize(project: Project) -> list[str]:
     """Lines for people: videos by status, the weights used, the registered versions, and where everything lies."""
-    videos = _video_status(project)
+    videos = video_status(project)
     failed = videos.filter(pl.col("status") != STATUS_OK)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
     run, client = current_run(project), tracker_of(project).client
@@ -216,7 +216,7 @@ def summarize(project: Project) -> list[str]:
     ]
 
 
-def _video_status(project: Project) -> pl.DataFrame:
+def video_status(project: Project) -> pl.DataFrame:
     """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
     tables = []
     for key in shard_keys(project.root):

@@ -18,25 +18,25 @@ import yaml
 from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
-from hapvr.config_file import read_mapping
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
 from hapvr.steps.baseline import make_baseline, needs_baseline
+from hapvr.steps.model_card import video_status
 from hapvr.steps.project import COLLECTION_FILE, Project
-from hapvr.steps.summary import video_status
+from hapvr.steps.searcher import Searcher
 from hapvr.video.sources import scan_folder
 
 DEFAULTS: dict[str, Any] = {
     "shard_videos": 64,
     "backbone": {
         "architecture": "tf_efficientnet_lite0",
-        "weights": {"source": "file", "path": "/tmp/lite0.safetensors"},
+        "weights": {"source": "packaged"},
     },
     "teacher": {
         "architecture": "tf_efficientnet_lite0",
-        "weights": {"source": "file", "path": "/tmp/lite0.safetensors"},
+        "weights": {"source": "packaged"},
     },
     "whitening": {"dims": 256, "max_regions": 20_000},
 }
@@ -44,9 +44,6 @@ DEFAULTS: dict[str, Any] = {
 
 FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
-
-STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
-SEARCH_STEPS = ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups")
 
 Bar = Callable[[str], AbstractContextManager[Progress]]
 
@@ -79,7 +76,8 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 )
             made = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root), **DEFAULTS}
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
-        sources = read_mapping(root / FOLDERS_FILE)["sources"] if (root / FOLDERS_FILE).is_file() else []
+        stored = root / FOLDERS_FILE
+        sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
         names = {source["path"]: source["name"] for source in sources}
         for folder in added:
             if str(folder) not in names:
@@ -87,22 +85,21 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
-        _write(
-            root / FOLDERS_FILE, {"sources": sources}, "The folders of the collection, written by `hapvr index add`."
-        )
+        _write(stored, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
     return Project.open(root)
 
 
 def update_collection(project: Project, bar: Bar) -> Collection:
     """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone."""
 
-    def run(name: str) -> None:
-        step = CHAIN[name]
+    def run(name: str) -> Any:
+        made, step = None, CHAIN[name]
         for key in shards_of(project, step):
             with bar(f"{step.name} {key}".rstrip()) as progress:
-                step.run(project, key, progress=progress)
+                made = step.run(project, key, progress=progress)
+        return made
 
-    for name in STEPS:
+    for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         run(name)
     videos = video_status(project)
     if not (videos["status"] == STATUS_OK).any():
@@ -111,20 +108,12 @@ def update_collection(project: Project, bar: Bar) -> Collection:
     if needs_baseline(project):
         with bar("edits for the calibration") as progress:
             make_baseline(project, progress=progress)
-    for name in SEARCH_STEPS[:2]:
+    for name in ("frame_descriptors", "search_index"):
         run(name)
-    from hapvr.steps.searcher import Searcher  # a registered model is there now
-
-    searcher = Searcher.open(project)
-    calibrated = searcher.engine.scorer.calibration is not None
-    groups = ()
+    calibrated, groups = Searcher.open(project).scorer.calibration is not None, []
     if calibrated:
-        for name in SEARCH_STEPS[2:]:
-            run(name)
-        from hapvr.steps.duplicates import make_duplicate_groups
-
-        least = project.config.search.duplicates.min_probability
-        groups = make_duplicate_groups(project, searcher, min_probability=least)
+        run("duplicate_pairs")
+        groups = run("duplicate_groups")
     number = len({member.group for member in groups})
     return Collection(videos, number, len(groups) - number, calibrated)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
-from hapvr.steps.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.conftest import write_clip
