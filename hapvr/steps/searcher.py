@@ -26,6 +26,7 @@ from hapvr.search.collection import CurrentIndex, SearchableCollection, current_
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
+from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
 from hapvr.search.votes import Candidate
@@ -125,9 +126,12 @@ class Searcher(SearchEngine):
         passed: digests of files that need not be read again, see `FrameIndex.verify`.
         """
 
+        index = self.index
+        assert isinstance(index, FrameIndex)
+
         def verify() -> None:
             with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(self.index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
+                self.damage.extend(index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
 
         # No daemon: Python ends those inside of native code, which aborts the process.
         threading.Thread(target=verify, name="verify-index").start()
