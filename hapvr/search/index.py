@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -221,12 +221,21 @@ class FrameIndex:
             if state.kept != state.versions:
                 self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
 
-    def verify(self) -> list[str]:
-        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes."""
-        wrong = []
+    def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
+        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
+
+        passed: digests of files that need not be read again; those of this call are added. until: true ends the call.
+        """
+        passed, wrong = set() if passed is None else passed, []
         for name, digest in self._state.files.items():
+            if until():
+                break
+            if digest in passed:
+                continue
             found = self._root.sha256(name) if self._root.exists(name) else ""
-            if found != digest:
+            if found == digest:
+                passed.add(digest)
+            else:
                 problem = "is not what was written" if found else "is missing"
                 wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
         # files of a version that was replaced meanwhile may be gone by right

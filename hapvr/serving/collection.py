@@ -102,6 +102,7 @@ class Collection:
         self.problem: HapvrError | None = None
         """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
+        self._verified: set[str] = set()
 
     def current(self) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
@@ -125,6 +126,7 @@ class Collection:
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self._open is None or state != self._open.state:
                 self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
+                self._open.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
             else:
                 self._open.searcher.look_at_registry()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
@@ -24,6 +26,7 @@ from hapvr.search.collection import CurrentIndex, SearchableCollection, current_
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
+from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
 from hapvr.search.votes import Candidate
@@ -65,13 +68,14 @@ class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names.
+    version that the index names. damage: what is wrong with the files of the index that were checked.
     """
 
     project: Project
     current: CurrentIndex
     indexed: Mapping[str, str]
     follows_registry: bool
+    damage: list[str] = field(default_factory=list)
     _registry_warnings: tuple[str, ...] = ()
 
     @staticmethod
@@ -115,6 +119,22 @@ class Searcher(SearchEngine):
         """Bring `warnings` up to date with the registry, whose versions come and go while a searcher is open."""
         if self.follows_registry:
             self._registry_warnings = registry_warnings(self.project, self.current)
+
+    def verify_in_background(self, passed: set[str]) -> None:
+        """Read every file of the index meanwhile; once one is found damaged, searches raise DamagedError.
+
+        passed: digests of files that need not be read again, see `FrameIndex.verify`.
+        """
+
+        index = self.index
+        assert isinstance(index, FrameIndex)
+
+        def verify() -> None:
+            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+                self.damage.extend(index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
+
+        # No daemon: Python ends those inside of native code, which aborts the process.
+        threading.Thread(target=verify, name="verify-index").start()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -171,6 +191,8 @@ class Searcher(SearchEngine):
 
     def answer(self, query: Query, options: SearchOptions, *, deadline: Deadline = NEVER) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
+        if self.damage:
+            raise DamagedError(self.damage[0])
         scorer, fps = self.scorer, self.scorer.sampling.fps
         if options.min_probability > 0 and scorer.calibration is None:
             raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")

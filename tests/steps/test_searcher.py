@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import av
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hapvr.errors import DataError, VideoError
+from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.search.marks import mark
 from hapvr.search.match import Match, Part, answer_table, answer_values
@@ -225,6 +227,18 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     # what somebody said stays, whatever the model thinks
     assert names(searcher.search(elsewhere, SearchOptions(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
     assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
+
+
+def test_a_damaged_index_answers_no_more(copied: Project) -> None:
+    """The service reads all files of an index that it has opened."""
+    searcher = Searcher.open(copied)
+    path = max(copied.root.local_path(searcher.current.place).glob("frames.lance/data/*"))
+    path.write_bytes(bytes(path.stat().st_size))
+    searcher.verify_in_background(set())
+    while any(thread.name == "verify-index" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    with pytest.raises(DamagedError, match=r"is not what was written; `hapvr index build`"):
+        searcher.search_id("in/short.mp4")
 
 
 def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, tmp_path: Path) -> None:
