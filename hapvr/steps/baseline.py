@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hapvr.augment.settings import ViewsConfig
@@ -52,6 +53,12 @@ COMPARED_VIDEOS = 240
 
 EDITS = ViewsConfig(num_frames=8, num_weak=1, num_strong=3)
 """The edits of each video: one weak and three strong views, drawn as those of a training are."""
+
+OTHER_FRAMES = 120
+"""Frames of a video that is not edited: memory for films would otherwise be gigabytes."""
+
+RANKED = 10
+"""Other videos of each query that the fit sees, the most similar ones: what a search shows, not pairs drawn at random."""
 
 COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this may be copies of each other; such pairs are not fitted on."""
@@ -167,9 +174,10 @@ def calibrate_on_edits(
     *,
     progress: Progress = no_progress,
 ) -> Calibration | None:
-    """Fit on edits of some videos against their originals (matches) and against other videos; None for too few videos.
+    """Fit on edits of some videos against their originals (matches) and on the other videos that come next to them; None for
+    too few videos.
 
-    Pairs of different originals are fitted on as well, as they are what looks alike in this collection. shard_of: by video id.
+    The originals are queries as well, since their neighbours are what looks alike in this collection. shard_of: by video id.
     """
     ids = sorted(shard_of)
     ids = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:COMPARED_VIDEOS]]
@@ -177,8 +185,11 @@ def calibrate_on_edits(
     network = network.to(device)
     store = FeatureStore(project.root, sorted({shard_of[video_id] for video_id in ids}))
     with torch.inference_mode():
-        originals = {video_id: network.embed(regions.float().to(device)) for video_id, regions in store.read(ids)}
         edited = ids[:EDITED_VIDEOS]
+        originals = {
+            video_id: network.embed((regions if video_id in edited else regions[:OTHER_FRAMES]).float().to(device))
+            for video_id, regions in store.read(ids)
+        }
         embed = region_embedder(backbone, whitening, device)
         edits: list[tuple[str, Tensor]] = []
         clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
@@ -193,14 +204,18 @@ def calibrate_on_edits(
             for queries in ([clip for _, clip in edits], [originals[video_id] for video_id in ids])
         )
     own = np.array([[video_id == other for other in ids] for video_id, _ in edits])
-    first, second = np.triu_indices(len(ids), k=1)
-    between = np.maximum(by_original[first, second], by_original[second, first])
-    others = np.concatenate([by_edit[~own], between[between < COPY_SIMILARITY]])
+    unlike = ~np.eye(len(ids), dtype=bool) & (by_original < COPY_SIMILARITY)
+    others = np.concatenate([_ranked(by_edit, ~own), _ranked(by_original, unlike)])
     if min(int(own.sum()), len(others)) < MIN_PAIRS:
         return None
     source = {"benchmark": "edits of the collection's own frames", "videos": len(ids), "edited": len(edited)}
     threshold = _frame_threshold(network, [originals[video_id] for video_id in ids])
     return fit_calibration(by_edit[own], others, source=source, frame_threshold=threshold)
+
+
+def _ranked(similarities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The RANKED largest of the chosen similarities of each row."""
+    return np.concatenate([np.sort(row[mask])[::-1][:RANKED] for row, mask in zip(similarities, chosen, strict=True)])
 
 
 def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> Iterator[tuple[str, Tensor]]:
