@@ -45,8 +45,10 @@ def read_archive(file: Path) -> Archive:
     """Read a .pth or .pt (zip or the older format), a .safetensors or a .npz file; tensors come on the CPU.
 
     Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
-    a file that is missing, of another format, or names something that torch refuses even so.
+    a file that is missing, no regular file, of another format, or names something that torch refuses even so.
     """
+    if not file.is_file():  # a device may never end
+        raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
         if file.suffix == ".safetensors":

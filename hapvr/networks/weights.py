@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
+from hapvr.files import require_regular
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 from hapvr.provenance import file_sha256, tensors_sha256
 
@@ -117,8 +118,8 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
 def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
     """A TorchScript network on the CPU and the digest of its file. Raises WeightsUnavailableError for any other file."""
     try:
+        digest = file_sha256(path)  # of regular files alone: a pipe may never end
         network: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        digest = file_sha256(path)
     except (OSError, RuntimeError, ValueError) as error:
         raise WeightsUnavailableError(
             f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
@@ -293,6 +294,7 @@ def _published_file(architecture: str) -> Path:
 def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
     """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
     try:
+        require_regular(path)
         if path.suffix == ".safetensors":
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
