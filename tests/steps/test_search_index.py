@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import read_manifest, read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
 from hapvr.steps import search_index
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import IndexUpdate, make_descriptors, update_index
+from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
 from tests.steps.data_projects import digests
 from tests.steps.search_projects import copied_project, network_folder
@@ -66,6 +68,26 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
             assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
         best = index.search_videos(video_descriptor(found.vectors[found.kept]), 3).to_pylist()
         assert video_id in [row["video_id"] for row in best if row["similarity"] > 0.999]
+
+
+def test_generated_videos_are_no_part_of_the_collection(
+    small_project: Project, indexed: tuple[Project, IndexUpdate]
+) -> None:
+    """The index has every usable file of the user once, the held-out ones too, and none of the copies made of them."""
+    project, _ = indexed
+    held_out = read_manifest_shard(project.root, "own-held-out-00000")
+    assert {row.split for row in held_out} == {"test"}
+    (source,) = small_project.config.sources
+    files = {path.name for path in small_project.path(source.path).iterdir()}
+    found = serving(project).videos()
+    assert sorted(video_id.partition("/")[2] for video_id in found) == sorted(files)
+    assert {video_id.partition("/")[0] for video_id in found} == {"own-train", "own-held-out"}
+    assert {row.video_id for row in held_out} < set(found)
+    keys = training_shard_keys(read_manifest(project.root))
+    assert keys
+    assert all(key.startswith("own-train-") for key in keys)
+    assert not outdated_index(project, model_of(project)).undescribed
+    assert "own-test-00000" not in shards_of(project, CHAIN["watch_matches"])
 
 
 def test_a_second_update_does_nothing(project: Project) -> None:
