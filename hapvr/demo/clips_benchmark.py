@@ -207,7 +207,7 @@ def split_user_videos(
 def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
     if len(scenes) < MIN_CLIPS:
         raise DataError(
-            f"own videos: {len(scenes)} different clips or scenes in {videos} ({len(unusable)} unusable files); training "
+            f"own videos: {videos} has too few different clips or scenes, {len(scenes)} ({len(unusable)} unusable files); training "
             f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
             f"`hapvr index add {shlex.quote(str(videos))}`"
         )

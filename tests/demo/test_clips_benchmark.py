@@ -117,7 +117,7 @@ def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_pa
     (clips / "clip 3.mp4").unlink()
     (clips / "again.mp4").write_bytes((clips / "clip 0.mp4").read_bytes())  # found only by looking inside
     for _ in range(2):
-        with pytest.raises(DataError, match=r"3 different clips.*at least 4.*`hapvr index add [^`]*clips`"):
+        with pytest.raises(DataError, match=r"too few different clips.* 3 .*at least 4.*`hapvr index add [^`]*clips`"):
             split_user_videos(clips, tmp_path, own(clips))
         (clips / "again.mp4").unlink(missing_ok=True)
     (tmp_path / "scenes.csv").write_text("a,b\n1,2\n")
