@@ -3,8 +3,9 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import chain_asset
+from assets.factory import NOT_IN_COLLECTION, chain_asset
 from assets.project import DATA_TEAM, ProjectResource
+from hapvr.chain import CHAIN, shards_of
 
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
@@ -32,6 +33,8 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
+    if context.partition_key not in shards_of(opened, CHAIN["duplicate_pairs"]):
+        return checks.empty_record(NOT_IN_COLLECTION, [CALIBRATED])
     searcher = Searcher.open(opened)
     if searcher.scorer.calibration is None:
         return dg.MaterializeResult(

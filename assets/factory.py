@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
+from assets import checks
 from assets.project import GPU_POOL, SHARDS, ProjectResource
-from hapvr.chain import CHAIN
+from hapvr.chain import CHAIN, shards_of
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
+
+NOT_IN_COLLECTION = "This shard is a benchmark made of the collection's videos, so it is not searched."
 
 
 class Made(NamedTuple):
@@ -78,6 +81,8 @@ def step_asset(
 
         opened, key = project.open(), context.partition_key if step.per_shard else ""
         progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
+        if step.shards == "collection" and key not in shards_of(opened, step):
+            return checks.empty_record(NOT_IN_COLLECTION, [spec.name for spec in options.get("checks", ())])
         result = step.run(opened, key, progress=progress, **arguments(context))
         return show(Made(context, project, opened, key, result))
 

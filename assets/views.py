@@ -54,7 +54,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
     wanted = [name for name in (VIEWS, LABELS) if name in selected]
     if not is_training_shard(opened.root, shard):
         context.log.info(NOT_TRAINING)
-        yield from map(_empty, wanted)
+        yield from (checks.empty_record(NOT_TRAINING, checks.STORED, asset=name) for name in wanted)
         return
     made = make_views_and_labels(
         opened, shard, outputs=wanted, progress=ProgressLines(context.log.info, "making views and labels")
@@ -73,16 +73,3 @@ def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.Material
     from hapvr.steps.quality import check_stored
 
     return metadata.shard(result, [check_stored(result.shard)], asset=name, more=more)
-
-
-def _empty(name: str) -> dg.MaterializeResult:
-    """The record of a shard for which there is nothing to make. Its check passes."""
-    return dg.MaterializeResult(
-        asset_key=name,
-        metadata={"dagster/row_count": 0, "reason": NOT_TRAINING},
-        data_version=dg.DataVersion("nothing"),
-        check_results=[
-            dg.AssetCheckResult(check_name=check, asset_key=name, passed=True, description=NOT_TRAINING)
-            for check in checks.STORED
-        ],
-    )

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from hapvr.config import Job
-from hapvr.data.manifest import read_manifest, shard_keys, training_shard_keys
+from hapvr.data.manifest import collection_keys, read_manifest, shard_keys, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -31,7 +31,8 @@ class Step:
     name: of the asset. does: in half a sentence. job: the Dagster job that makes it. inputs: steps that it is made from. make:
     `module:function`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is called
     with, the champion or a searcher by it.
-    per_shard: made shard by shard; training_only: other shards get an empty record. gpu: computes on a GPU where there is one.
+    shards: "" for a step that is made once; else which shards it is made for: all, those of the training split, or those of
+    the collection; others get an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str
@@ -40,9 +41,12 @@ class Step:
     make: str
     inputs: tuple[str, ...] = ()
     takes: Literal["", "model", "searcher"] = ""
-    per_shard: bool = False
-    training_only: bool = False
+    shards: Literal["", "all", "training", "collection"] = ""
     gpu: bool = False
+
+    @property
+    def per_shard(self) -> bool:
+        return self.shards != ""
 
     def run(self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any) -> Any:
         """Make what this step lacks. key: of the shard; "" for a step without shards. Returns the result of its function."""
@@ -70,7 +74,7 @@ _STEPS = (
         job="ingest",
         make="hapvr.steps.videos:make_videos",
         inputs=("video_manifest",),
-        per_shard=True,
+        shards="all",
     ),
     Step(
         name="frames",
@@ -78,7 +82,7 @@ _STEPS = (
         job="ingest",
         make="hapvr.steps.frames:make_frames",
         inputs=("videos",),
-        per_shard=True,
+        shards="all",
     ),
     Step(
         name="whitening",
@@ -94,7 +98,7 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.features:make_features",
         inputs=("frames", "whitening"),
-        per_shard=True,
+        shards="all",
         gpu=True,
     ),
     Step(
@@ -103,8 +107,7 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.views:make_training_views",
         inputs=("frames", "whitening"),
-        per_shard=True,
-        training_only=True,
+        shards="training",
         gpu=True,
     ),
     Step(
@@ -113,8 +116,7 @@ _STEPS = (
         job="extract",
         make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),
-        per_shard=True,
-        training_only=True,
+        shards="training",
         gpu=True,
     ),
     Step(
@@ -147,7 +149,7 @@ _STEPS = (
         make="hapvr.steps.search_index:make_descriptors",
         takes="model",
         inputs=("features", "registered_model"),
-        per_shard=True,
+        shards="collection",
         gpu=True,
     ),
     Step(
@@ -165,7 +167,7 @@ _STEPS = (
         make="hapvr.steps.duplicates:make_duplicate_pairs",
         takes="searcher",
         inputs=("search_index",),
-        per_shard=True,
+        shards="collection",
         gpu=True,
     ),
     Step(
@@ -183,7 +185,7 @@ _STEPS = (
         make="hapvr.steps.watch_lists:make_watch_matches",
         takes="searcher",
         inputs=("search_index",),
-        per_shard=True,
+        shards="collection",
         gpu=True,
     ),
 )
@@ -199,9 +201,11 @@ JOBS: Mapping[Job, tuple[Step, ...]] = {
 
 def shards_of(project: Project, step: Step) -> list[str]:
     """The shards that a step is made for, sorted; [""] for a step without shards."""
-    if not step.per_shard:
-        return [""]
-    return training_shard_keys(read_manifest(project.root)) if step.training_only else shard_keys(project.root)
+    if step.shards == "training":
+        return training_shard_keys(read_manifest(project.root))
+    if step.shards == "collection":
+        return collection_keys(project.root, shard_keys(project.root))
+    return shard_keys(project.root) if step.per_shard else [""]
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:

@@ -94,13 +94,13 @@ def update(
 @exit_codes
 def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
-    from hapvr.data.features import finished_shards
+    from hapvr.data.features import collection_shards
     from hapvr.search.collection import current_index
 
     project = _open(config, set_)
     current = current_index(project.root)
     held = current.open(project.root, project.config.search).status()
-    finished, awaited = finished_shards(project.root)
+    finished, awaited = collection_shards(project.root)
     missing = [key for key in finished if key not in held.shards]
     result: dict[str, Any] = {**asdict(current), **asdict(held), "missing": missing, "awaited": list(awaited)}
     lines = [

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, tensor_field, tensor_shape
 from hapvr.errors import DamagedError, DataError
@@ -68,6 +69,11 @@ class FeatureFile:
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
         columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
         self._regions = VideoRows(shard, columns, file=file, places=places)
+
+    @property
+    def dims(self) -> int:
+        """D of the regions."""
+        return self._regions.dims
 
     @property
     def video_ids(self) -> list[str]:
@@ -150,9 +156,9 @@ class FeatureStore:
         return self._files[place]
 
 
-def finished_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Shards that have features, and those whose features are unfinished or damaged, sorted."""
-    keys = root.list_folders(STAGE)
+def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Shards of the collection that have features, and those whose features are unfinished or damaged, sorted."""
+    keys = collection_keys(root, root.list_folders(STAGE))
     finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
     return finished, tuple(key for key in keys if key not in finished)
 

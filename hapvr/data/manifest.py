@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MANIFEST_STAGE = "manifest"
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
+GENERATED = "generated"
+"""The split of benchmarks that were made of a user's videos. They are in the manifest and have features, and are otherwise
+outside the collection: never described, indexed, paired, grouped or watched."""
 MANIFEST_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
 )
@@ -60,9 +63,17 @@ def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
     return manifest.filter(manifest["split"] == TRAIN)["shard"].unique().sort().to_list()
 
 
+def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
+    """Those of some shards that belong to the collection, sorted; imported features, which no manifest lists, do."""
+    shards, known = sorted(shards), set(shard_keys(root))
+    firsts = {source_of(key): key for key in reversed(shards) if key in known}
+    generated = {source for source, key in firsts.items() if _is_of(root, key, GENERATED)}
+    return [key for key in shards if key not in known or source_of(key) not in generated]
+
+
 def is_training_shard(root: DataRoot, shard: str) -> bool:
     """Whether the videos of a shard are of the training split. Raises DataError if there is no shard of that name."""
-    return any(row.split == TRAIN for row in read_manifest_shard(root, shard))
+    return _is_of(root, shard, TRAIN)
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
@@ -106,6 +117,10 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
     """Ids with status ok; all ids of a table without a column `status`."""
     chosen = table.filter(table["status"] == STATUS_OK) if "status" in table.columns else table
     return frozenset(chosen["video_id"].to_list())
+
+
+def _is_of(root: DataRoot, shard: str, split: str) -> bool:
+    return any(row.split == split for row in read_manifest_shard(root, shard))
 
 
 def _read(root: DataRoot, shard: str) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import RowWriter, decode_tensors
+from hapvr.data.tensors import RowWriter, decode_tensors, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.tables import check_columns, read_table, write_table
@@ -282,6 +282,12 @@ class VideoRows:
         self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
         self._group, self._next = -1, 0
         self._table: pa.Table | None = None
+
+    @property
+    def dims(self) -> int:
+        """The last axis of the first column, which holds tensors. Raises DamagedError where it does not."""
+        with self._shard.corruption_errors():
+            return tensor_shape(self._schema.field(self._columns[1]))[0][-1]
 
     @property
     def video_ids(self) -> list[str]:

@@ -100,6 +100,11 @@ class ViewFile:
         self._values = VideoRows(shard, tensors if extras else tensors[:1], file=file)
 
     @property
+    def dims(self) -> int:
+        """D, the last axis of the stored tensors."""
+        return self._values.dims
+
+    @property
     def video_ids(self) -> list[str]:
         """Videos in file order."""
         return self._values.video_ids

@@ -10,14 +10,13 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-import polars as pl
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import load_definition
@@ -39,12 +38,11 @@ from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
-from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
 from hapvr.video.pool import in_workers, inspect_videos
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
-from hapvr.video.sources import path_of_text, scan_folder
+from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
 GENERATOR_VERSION = 3
 COPIES_TIMEOUT_S = 3600.0
@@ -94,6 +92,15 @@ Clips = Sequence[UserClip]
 
 Unusable = dict[Path, str]
 """Files that give no frames, and the short code of their VideoError."""
+
+
+@dataclass(frozen=True)
+class UserSplit:
+    """A user's files. train: to train on, with all unusable ones; held_out: queries of a benchmark; each sorted."""
+
+    train: tuple[Path, ...]
+    held_out: tuple[Path, ...]
+    unusable: Unusable
 
 
 @dataclass(frozen=True)
@@ -155,26 +162,25 @@ def split_user_videos(
     source: OwnVideosSource,
     *,
     scenes: Mapping[str, str] | None = None,
+    trained: Collection[str] = (),
     progress: Progress = no_progress,
-) -> tuple[tuple[Path, ...], Unusable]:
+) -> UserSplit:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
 
     scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and each other clip is a scene
-    of its own. The assignment depends on a clip's content (of a named scene, on its name), so it
-    stays when clips are added; only where a part would lack its minimum (one scene to validate, one to test, two to train)
-    are the nearest scenes moved. A held-out part of a single clip borrows training clips as distractors. The edits that
-    combine two videos show a clip that is held out in the other part: it is neither a query of this part nor trained on.
+    of its own. trained: files that were trained on, so that they are not held out now. The assignment depends on a clip's
+    content (of a named scene, on its name), so it stays when clips are added; only where a part would lack its minimum (one
+    scene to validate, one to test, two to train) are the nearest scenes moved. A held-out part of a single clip borrows
+    training clips as distractors. The edits that combine two videos show a clip that is held out in the other part: it is
+    neither a query of this part nor trained on.
 
-    Returns the files to train on, with all unusable ones, by name; and those. Raises DataError for fewer than MIN_CLIPS
-    different scenes that can be decoded.
+    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded, before any is where the names say so.
     """
+    scenes, files = scenes or {}, [path_of_text(one.uri) for one in scan_folder(videos, source=source.name).entries]
+    _require_scenes({scenes.get(text_of_path(file.relative_to(videos)), file) for file in files}, videos)
     groups, unusable = find_clips(videos, out=out, name=source.name)
-    units = _scenes(groups, scenes or {}, SPLIT_SEED)
-    if len(units) < MIN_CLIPS:
-        raise DataError(
-            f"own videos: {len(units)} different decodable clips or scenes in {videos} ({len(unusable)} unusable files); "
-            f"wanted at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips"
-        )
+    units = _scenes(groups, scenes, SPLIT_SEED, trained)
+    _require_scenes(units, videos, unusable)
     rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
     num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
     borders = (0, num_test, num_test + num_validation, len(units))
@@ -193,30 +199,36 @@ def split_user_videos(
             progress=progress,
         )
         unusable |= failed
-    return tuple(sorted([clip.path for group in train for clip in group] + list(unusable))), unusable
+    held_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
+    paths = {clip.path for group in train for clip in group} | unusable.keys()
+    return UserSplit(tuple(sorted(paths)), tuple(sorted(held_out)), unusable)
 
 
-def _scenes(groups: Sequence[Clips], scenes: Mapping[str, str], seed: int) -> list[tuple[float, list[Clips]]]:
-    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending."""
+def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
+    if len(scenes) < MIN_CLIPS:
+        raise DataError(
+            f"own videos: {videos} has too few different clips or scenes, {len(scenes)} ({len(unusable)} unusable files); training "
+            f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
+            f"`hapvr index add {shlex.quote(str(videos))}`"
+        )
+
+
+def _scenes(
+    groups: Sequence[Clips], scenes: Mapping[str, str], seed: int, trained: Collection[str]
+) -> list[tuple[float, list[Clips]]]:
+    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1], ascending.
+
+    The draw of a scene with a file of `trained` is 1.
+    """
     units: dict[str, tuple[float, list[Clips]]] = {}
     for group in groups:
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
         key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
         draw = group[0].draw(seed) if named is None else float(numpy_rng(seed, "scene", named).uniform())
-        units.setdefault(key, (draw, []))[1].append(group)
+        before, gathered = units.get(key, (draw, []))
+        known = any(text_of_path(clip.path) in trained for clip in group)
+        units[key] = (1.0 if known else before, [*gathered, group])
     return sorted(units.values(), key=lambda unit: unit[0])
-
-
-def read_scenes(path: Path) -> dict[str, str]:
-    """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
-    try:
-        table = read_user_table(path).select("file", "scene")
-    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        raise DataError(
-            f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); wanted a CSV file with the columns "
-            f"file (path below the folder of clips) and scene"
-        ) from error
-    return dict(table.drop_nulls().iter_rows())
 
 
 def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate: float) -> tuple[int, int]:

@@ -121,7 +121,8 @@ def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> 
 class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of its bytes; of the id where there is no file.
 
-    num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not.
+    num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
+    and height that black bars leave.
     """
 
     path: Path | None
@@ -131,6 +132,12 @@ class VideoMetadata:
     width_px: int = 0
     height_px: int = 0
     codec: str = ""
+    content: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def content_px(self) -> tuple[int, int]:
+        """Width and height without black bars."""
+        return round(self.width_px * self.content[0]), round(self.height_px * self.content[1])
 
 
 class CollectionMetadata:

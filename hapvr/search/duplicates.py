@@ -58,8 +58,6 @@ GROUP_SCHEMA = pa.schema(
 )
 
 GROUP_DIGITS = 12
-EFFICIENCY = {"hevc": 1.6, "h265": 1.6, "vp9": 1.5, "av1": 2.0}
-"""Bits of H.264 that a bit of the codec is worth, roughly; others count as H.264."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,7 @@ class DuplicatePair:
 @dataclass(frozen=True, kw_only=True)
 class GroupMember:
     """A video of a group of copies. group: stable name, from the smallest digest of the members' contents. medoid: whether
-    all others were compared with it. keep: whether it is the copy to keep, and reason: why, or what the kept one has more."""
+    all others were compared with it. keep: whether it is the copy to keep, and reason: why, or why not, in a sentence."""
 
     group: str
     video_id: str
@@ -126,15 +124,22 @@ def group_copies(
 ) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
-    apart: whether two videos must not come into one group, even if both are copies of its medoid.
+    apart: whether two videos must not come into one group, even if both are copies of its medoid. The copy to keep is the
+    one of the most pixels without black bars, then of the most bytes, then of the first path; one that contains another
+    member, and shows something else as well, is not kept while there is one that does not.
 
     Medoids are chosen greedily: the video that is a copy of most others that have no group yet, then the one of highest
     similarities, then of the smallest content digest. So the same pairs give the same groups in whatever order they come.
     """
     near: dict[str, dict[str, float]] = defaultdict(dict)
+    contained: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
         if pair.kind == "copy":
             near[pair.first][pair.second] = near[pair.second][pair.first] = pair.similarity
+        elif pair.kind == "contained":
+            whole_first = pair.first_covered >= COVERED
+            inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
+            contained[around].add(inside)
     free = set(near)
     members: list[GroupMember] = []
     while free:
@@ -142,7 +147,7 @@ def group_copies(
         copies = _together([other for other in near[medoid] if other in free], near[medoid], metadata, apart)
         free -= {medoid, *copies}
         if copies:
-            members += _group(medoid, copies, near[medoid], metadata)
+            members += _group(medoid, copies, near[medoid], metadata, contained)
     return members
 
 
@@ -168,46 +173,69 @@ def _medoid_order(
 
 
 def _group(
-    medoid: str, copies: Sequence[str], similarities: Mapping[str, float], metadata: Mapping[str, VideoMetadata]
+    medoid: str,
+    copies: Sequence[str],
+    similarities: Mapping[str, float],
+    metadata: Mapping[str, VideoMetadata],
+    contained: Mapping[str, set[str]],
 ) -> list[GroupMember]:
     ids = [medoid, *copies]
     name = min(metadata[one].sha256 for one in ids)[:GROUP_DIGITS]
-    ranked = sorted(ids, key=lambda one: (*(-value for value in quality(metadata[one])), one))
-    best = metadata[ranked[0]]
+    mixed = {one for one in ids if not contained.get(one, set()).isdisjoint(ids)}
+    ranked = sorted(ids, key=lambda one: (one in mixed, *_quality(metadata[one]), one))
+    best = ranked[0]
     return [
         GroupMember(
             group=name,
             video_id=one,
             medoid=one == medoid,
-            keep=place == 0,
-            reason=f"it has {_advantage(best, metadata[ranked[1]])}"
-            if place == 0
-            else f"the kept one has {_advantage(best, metadata[one])}",
+            keep=one == best,
+            reason=_why_kept(metadata[best], metadata[ranked[1]], ranked[1] in mixed and best not in mixed)
+            if one == best
+            else _why_not(metadata[best], metadata[one], one in mixed and best not in mixed),
             similarity=similarities.get(one, 1.0),
             metadata=metadata[one],
         )
-        for place, one in enumerate(ranked)
+        for one in ranked
     ]
 
 
-def quality(metadata: VideoMetadata) -> tuple[float, float, float]:
-    """Pixels, bits per second in terms of H.264, and seconds: by these the copy to keep is chosen, in this order."""
-    seconds = metadata.duration_s or 0.0
-    rate = 8 * metadata.num_bytes / seconds if seconds > 0 else 0.0
-    return metadata.width_px * metadata.height_px, rate * EFFICIENCY.get(metadata.codec, 1.0), seconds
+def _quality(metadata: VideoMetadata) -> tuple[int, int, str]:
+    """By these the copy to keep is chosen, in this order and the lowest first: pixels without black bars, bytes, path."""
+    width, height = metadata.content_px
+    return -width * height, -metadata.num_bytes, "" if metadata.path is None else text_of_path(metadata.path)
 
 
-def _advantage(best: VideoMetadata, other: VideoMetadata) -> str:
-    """What speaks for one file and against another."""
-    (pixels, rate, seconds), (other_pixels, other_rate, other_seconds) = quality(best), quality(other)
-    if pixels > other_pixels:
-        return f"more pixels ({best.width_px} x {best.height_px} against {other.width_px} x {other.height_px})"
-    if rate > other_rate:
-        codecs = "" if best.codec == other.codec else f", {best.codec} against {other.codec}"
-        return f"a higher bit rate ({rate / 1000:.0f} against {other_rate / 1000:.0f} kbit/s in terms of H.264{codecs})"
-    if seconds > other_seconds:
-        return f"more seconds ({seconds:.1f} against {other_seconds:.1f})"
-    return "the same quality and the first name"
+def _why_kept(best: VideoMetadata, next_best: VideoMetadata, is_mixed: bool) -> str:
+    if is_mixed:
+        return "It shows only what the copies have in common."
+    (pixels, size, _), (next_pixels, next_size, _) = _quality(best), _quality(next_best)
+    if pixels < next_pixels:
+        return f"It has the largest picture: {_pixels(best, next_best)}."
+    if size < next_size:
+        return f"It has the largest file among the copies of its picture size: {_megabytes(best, next_best)}."
+    return "Its path comes first among equally good copies."
+
+
+def _why_not(best: VideoMetadata, other: VideoMetadata, is_mixed: bool) -> str:
+    if is_mixed:
+        return "It shows more than the copies have in common: another one is contained in it."
+    (pixels, size, _), (other_pixels, other_size, _) = _quality(best), _quality(other)
+    if pixels < other_pixels:
+        return f"Its picture is smaller than that of the copy to keep: {_pixels(other, best)}."
+    if size < other_size:
+        return f"Its file is smaller than the copy to keep, whose picture has the same size: {_megabytes(other, best)}."
+    return "It is as good as the copy to keep, whose path comes first."
+
+
+def _pixels(one: VideoMetadata, other: VideoMetadata) -> str:
+    shown = " against ".join(" x ".join(map(str, file.content_px)) for file in (one, other))
+    barred = any(file.content != (1.0, 1.0) for file in (one, other))
+    return f"{shown} pixels" + (", without black bars" if barred else "")
+
+
+def _megabytes(one: VideoMetadata, other: VideoMetadata) -> str:
+    return f"{one.num_bytes / 1e6:.2f} against {other.num_bytes / 1e6:.2f} MB"
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:

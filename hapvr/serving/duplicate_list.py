@@ -16,6 +16,7 @@ from hapvr.serving.requests import DuplicateFilter
 from hapvr.steps.duplicates import (
     LEAST_PROBABILITY,
     duplicate_pairs,
+    metadata_of_pairs,
     outdated_duplicates,
 )
 
@@ -65,9 +66,7 @@ def listed(
     ]
     found: list[tuple[Key, dict[str, Any]]] = []
     if wanted.kind in ("", "copy"):
-        metadata = {
-            one: index.searcher.collection.metadata.of(one) for pair in chosen for one in (pair.first, pair.second)
-        }
+        metadata = metadata_of_pairs(index.searcher, chosen)
         by_ids = {(pair.first, pair.second): pair for pair in chosen}
         groups: dict[str, list[GroupMember]] = {}
         for member in group_copies(chosen, metadata, apart=lambda one, other: frozenset((one, other)) in apart):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureStore, finished_shards
+from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
@@ -159,7 +159,7 @@ def _videos(project: Project) -> dict[str, str]:
     """Video id -> shard, of all videos with features that were made here; imported ones have no frames."""
     return {
         video_id: key
-        for key in finished_shards(project.root)[0]
+        for key in collection_shards(project.root)[0]
         if project.shard(FRAMES_STAGE, key).provenance() is not None
         for video_id in project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)["video_id"]
     }

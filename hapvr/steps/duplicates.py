@@ -2,21 +2,27 @@
 
 duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset `duplicate_pairs`)
 duplicate_groups/marked.parquet          pairs that people marked as a match and that no search found
+duplicate_groups/pictures.parquet        what black bars leave of the pictures of copies
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, groupby, product
+
+import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
-from hapvr.search.collection import CURRENT, CurrentIndex, current_index
+from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
+from hapvr.search.content_area import content_area
 from hapvr.search.duplicates import (
+    HINT,
     DuplicatePair,
     GroupMember,
     StoredPairs,
@@ -25,6 +31,7 @@ from hapvr.search.duplicates import (
     group_rows,
     groups_fingerprint,
     read_pairs,
+    read_rows,
     write_pairs,
     write_rows,
 )
@@ -32,12 +39,17 @@ from hapvr.search.engine import ScoredCandidate
 from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
 from hapvr.search.match import coverage
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
 
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
+PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
+PICTURES_SCHEMA = pa.schema([("sha256", pa.string()), ("width_share", pa.float64()), ("height_share", pa.float64())])
+KEEP_VERSION = 2
+"""Changes with the rule that chooses the copy to keep."""
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
@@ -136,6 +148,7 @@ def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMem
     with root.lock("duplicate_groups"):
         inputs = _group_inputs(project, searcher.current, searcher.indexed)
         _compare_marked(project, searcher)
+        _measure_pictures(project, searcher)
         members = _groups(project, searcher)
         write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=_groups_fingerprint(root, inputs))
     return members
@@ -160,13 +173,47 @@ def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     """The groups over the pairs that are stored."""
     least = project.config.search.min_duplicate_probability
     pairs = duplicate_pairs(project, searcher, min_probability=least)
-    metadata = {one: searcher.collection.metadata.of(one) for pair in pairs for one in (pair.first, pair.second)}
+    metadata = metadata_of_pairs(searcher, pairs)
     marks = read_marks(project.root)
 
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
     return group_copies(pairs, metadata, apart=apart)
+
+
+def metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:
+    """Metadata of the videos of some pairs, with what black bars leave of their pictures, as far as that was measured."""
+    areas, of = _content_areas(searcher.project.root), searcher.collection.metadata.of
+    found = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
+    return {one: replace(file, content=areas.get(file.sha256, file.content)) for one, file in found.items()}
+
+
+def _content_areas(root: DataRoot) -> dict[str, tuple[float, float]]:
+    """SHA-256 -> shares of width and height, of all videos that were measured."""
+    try:
+        table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, hint=HINT)
+    except DamagedError:  # they are measured again
+        table = None
+    columns = [] if table is None else [column.to_pylist() for column in table.columns]
+    return {sha256: (width, height) for sha256, width, height in zip(*columns, strict=True)}
+
+
+def _measure_pictures(project: Project, searcher: Searcher) -> None:
+    """Find the black bars of all copies whose frames are stored and were not looked at yet."""
+    shard_of, areas = searcher.collection.shard_of, _content_areas(project.root)
+    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+    copies = metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
+    new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in areas)
+    for key, videos in groupby(new, key=lambda one: one[0]):
+        with suppress(DataError):  # imported features have no frames
+            frames = open_frames(project, key)
+            for _, video_id, sha256 in videos:
+                areas[sha256] = content_area(frames.read(video_id).jpegs)
+    if new:
+        rows = [(sha256, *areas[sha256]) for sha256 in sorted(areas)]
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(PICTURES_SCHEMA)
+        write_rows(project.root, PICTURES_PLACE, pa.table(columns, schema=PICTURES_SCHEMA))
 
 
 def _place(key: str) -> str:
@@ -195,7 +242,7 @@ def _group_inputs(project: Project, current: CurrentIndex, indexed: Mapping[str,
 
 def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
     """The fingerprint of groups made from these inputs and the stored marked pairs."""
-    return digest_of([inputs, _fingerprint(root, MARKED_PLACE)])
+    return digest_of([KEEP_VERSION, inputs, _fingerprint(root, MARKED_PLACE)])
 
 
 def _stored_groups(root: DataRoot) -> str:

@@ -18,7 +18,7 @@ from hapvr.benchmark.definition import (
 from hapvr.benchmark.definitions.stored import write_definition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
-from hapvr.data.manifest import VIDEOS_STAGE, read_manifest
+from hapvr.data.manifest import GENERATED, VIDEOS_STAGE, read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.search.marks import read_marks
@@ -94,7 +94,7 @@ def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:
 def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, tuple[str, str]]:
     """SHA-256 -> id and shard of a video that has features; of equal files the first id."""
     manifest = read_manifest(project.root)
-    chosen = manifest if tests else manifest.filter(pl.col("split") != "test")
+    chosen = manifest.filter(~pl.col("split").is_in([GENERATED] if tests else [GENERATED, "test"]))
     found: list[tuple[str, tuple[str, str]]] = []
     for key in chosen["shard"].unique() if contents else ():
         videos = project.shard(VIDEOS_STAGE, key).finished_index()

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from hapvr.data.manifest import read_manifest, shard_keys
+from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
@@ -108,7 +108,7 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
 
 def _data(project: Project, record: Mapping[str, Any]) -> str:
     manifest = read_manifest(project.root).select("video_id", "source", "split")
-    videos = video_status(project).join(manifest, on="video_id", how="left")
+    videos = video_status(project, generated=True).join(manifest, on="video_id", how="left")
     usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
     counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     return (
@@ -216,10 +216,13 @@ def summarize(project: Project) -> list[str]:
     ]
 
 
-def video_status(project: Project) -> pl.DataFrame:
-    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
-    tables = []
-    for key in shard_keys(project.root):
+def video_status(project: Project, *, generated: bool = False) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the collection, as its frames (or files) ended.
+
+    generated: also of those that were made of them for benchmarks.
+    """
+    tables, keys = [], shard_keys(project.root)
+    for key in keys if generated else collection_keys(project.root, keys):
         found = project.shard("frames", key).finished_index()
         index = project.shard("videos", key).index() if found is None else found[1]
         tables.append(index.select("video_id", "status", "reason", "message"))

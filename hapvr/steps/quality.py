@@ -12,7 +12,7 @@ import polars as pl
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile
 from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.manifest import VIDEOS_STAGE, shard_keys
+from hapvr.data.manifest import VIDEOS_STAGE, collection_keys, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.steps.project import Project
@@ -65,12 +65,14 @@ class Finding:
 
 
 def check_videos(project: Project, key: str) -> list[Finding]:
-    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates among all existing shards."""
+    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates in the whole collection, if the shard is of it."""
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
     usable = index.filter(pl.col("status") == STATUS_OK)
-    indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in shard_keys(project.root)]
+    collection = collection_keys(project.root, shard_keys(project.root))
+    others = collection if key in collection else [key]
+    indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in others]
     everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
     repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")

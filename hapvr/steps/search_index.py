@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureFile, finished_shards, without_extras
+from hapvr.data.features import FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
@@ -183,7 +183,7 @@ def update_index(
     root, settings = project.root, project.config.search.index
     with root.lock(FOLDER):
         serving = serving_index(root)
-        finished, awaited = finished_shards(root)
+        finished, awaited = collection_shards(root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
         place = _place(root, model.digest, serving, rebuild=rebuild)
@@ -254,7 +254,7 @@ class OutdatedIndex:
 def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
     """Compare the features there are with the index that answers. Raises DataError for features of another model."""
     root = project.root
-    finished, _ = finished_shards(project.root)
+    finished, _ = collection_shards(project.root)
     undescribed = {
         key: digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
         for key in finished

@@ -10,22 +10,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
 from hapvr.data.manifest import (
+    GENERATED,
     MANIFEST_STAGE,
+    TRAIN,
     ManifestRow,
     read_manifest,
+    read_manifest_shard,
+    shard_keys,
     source_of,
     training_shard_keys,
     write_manifest_shard,
 )
-from hapvr.demo.clips_benchmark import read_scenes, split_user_videos
+from hapvr.demo.clips_benchmark import split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import file_sha256
 from hapvr.steps.project import Project
+from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.settings import DemoCorpusSource, OwnVideosSource
 from hapvr.video.sources import (
     ManifestEntry,
@@ -34,6 +41,7 @@ from hapvr.video.sources import (
     path_of_text,
     read_list,
     scan_folder,
+    text_of_path,
 )
 
 CORPUS_FOLDER = "corpus"
@@ -121,15 +129,41 @@ def _generated(
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
-        yield ResolvedSource.of_folder(train, "train", folder / train / "videos")
+        yield ResolvedSource.of_folder(train, TRAIN, folder / train / "videos")
     else:
         videos = project.path(source.path)
         scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
-        files, _ = split_user_videos(videos, folder, source, scenes=scenes, progress=progress)
-        yield ResolvedSource(train, "train", entries_of_files(files, root=videos, source=train))
+        held_out = f"{source.name}-held-out"
+        before = {name: _known_files(project, name) for name in (train, held_out)}
+        found = split_user_videos(videos, folder, source, scenes=scenes, trained=before[train], progress=progress)
+        for name, split, files, other in (
+            (train, TRAIN, found.train, before[held_out]),
+            (held_out, "test", found.held_out, before[train]),
+        ):
+            files = tuple(file for file in files if text_of_path(file) not in other)
+            yield ResolvedSource(name, split, entries_of_files(files, root=videos, source=name))
     for part in ("validation", "test"):
         name = f"{source.name}-{part}"
-        yield ResolvedSource.of_folder(name, part, folder / name / "videos")
+        split = part if isinstance(source, DemoCorpusSource) else GENERATED
+        yield ResolvedSource.of_folder(name, split, folder / name / "videos")
+
+
+def _known_files(project: Project, source: str) -> frozenset[str]:
+    """Where the videos of a source are, as far as the manifest has them."""
+    keys = [key for key in shard_keys(project.root) if source_of(key) == source]
+    return frozenset(row.uri for key in keys for row in read_manifest_shard(project.root, key))
+
+
+def read_scenes(path: Path) -> dict[str, str]:
+    """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
+    try:
+        table = read_user_table(path).select("file", "scene")
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
+        raise DataError(
+            f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); wanted a CSV file with the columns "
+            f"file (path below the folder of clips) and scene"
+        ) from error
+    return dict(table.drop_nulls().iter_rows())
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,11 @@ def clips_per_item(settings: TrainConfig) -> int:
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    extras_dims: C of the pooled vectors that regions carry, 0 where they carry none. num_videos: that take part.
+    dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that
+    take part.
     """
 
+    dims: int
     extras_dims: int = 0
     num_videos: int
     sampler: BatchSampler

@@ -51,7 +51,7 @@ class CachedViews(BatchSource):
         features = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
         for number, key in enumerate(self._shard_keys):
             file = ViewFile(Shard(root, VIEWS_STAGE, key), extras=self._extras)
-            self.extras_dims = file.extras_dims if self._extras else 0
+            self.dims, self.extras_dims = file.dims, file.extras_dims if self._extras else 0
             for row in _matching_rows(root, key, file, config.views, features):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)

@@ -63,7 +63,8 @@ class LabelledClips(BatchSource):
         for number, key in enumerate(self._shard_keys):
             for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
                 self._length[video_id], self._shard_of[video_id] = count, number
-        self.extras_dims = self._open_all()[0].extras_dims
+        first = self._open_all()[0]
+        self.dims, self.extras_dims = first.dims, first.extras_dims
         items = [f"{number:08d}" for number in range(len(labelled.pairs))]
         self._start(items, video_ids=videos.union(labelled.distractors), known=known)
 

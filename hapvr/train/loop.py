@@ -99,7 +99,7 @@ class Trainer:
         self._num_clips = 0
         self._source = open_source(config, root, shards, fabric, labelled=labelled)
         self.network = build_network(
-            settings.network, dims=config.whitening.dims, seed=settings.seed, extras_dims=self._source.extras_dims
+            settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)

@@ -65,7 +65,7 @@ class OnlineViews(BatchSource):
         self._start(self._shard_of, video_ids=self._shard_of)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        self.extras_dims = len(whitening.mean) if self._extras else 0
+        self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
         self._embed_regions = region_embedder(backbone, whitening, device, extras=self._extras)
         self._embed_frames = teacher_embedder(teacher, device)
 

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.data.features import FeatureStore
+from hapvr.chain import CHAIN, shards_of
+from hapvr.data.features import FeatureStore, collection_shards
+from hapvr.data.manifest import read_manifest, read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
 from hapvr.steps import search_index
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import IndexUpdate, make_descriptors, update_index
+from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
+from tests.conftest import BAD_FILES
 from tests.steps.data_projects import digests
 from tests.steps.search_projects import copied_project, network_folder
 
@@ -68,6 +71,26 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
         assert video_id in [row["video_id"] for row in best if row["similarity"] > 0.999]
 
 
+def test_generated_videos_are_no_part_of_the_collection(
+    small_project: Project, indexed: tuple[Project, IndexUpdate]
+) -> None:
+    """The index has every usable file of the user once, the held-out ones too, and none of the copies made of them."""
+    project, _ = indexed
+    held_out = read_manifest_shard(project.root, "own-held-out-00000")
+    assert {row.split for row in held_out} == {"test"}
+    (source,) = small_project.config.sources
+    files = {path.name for path in small_project.path(source.path).glob("*.mp4")} - set(BAD_FILES)
+    found = serving(project).videos()
+    assert sorted(video_id.partition("/")[2] for video_id in found) == sorted(files)
+    assert {video_id.partition("/")[0] for video_id in found} == {"own-train", "own-held-out"}
+    assert {row.video_id for row in held_out} < set(found)
+    keys = training_shard_keys(read_manifest(project.root))
+    assert keys
+    assert all(key.startswith("own-train-") for key in keys)
+    assert not outdated_index(project, model_of(project)).undescribed
+    assert "own-test-00000" not in shards_of(project, CHAIN["watch_matches"])
+
+
 def test_a_second_update_does_nothing(project: Project) -> None:
     model = model_of(project)
     update_index(project, model)  # which writes down where the network of the copied project is
@@ -80,7 +103,7 @@ def test_a_second_update_does_nothing(project: Project) -> None:
 
 def test_new_and_removed_shards(project: Project) -> None:
     """A shard that comes is taken in, one whose folder is gone is forgotten, one that is unfinished stays as it was."""
-    keys = project.root.list_folders("features")
+    keys = collection_shards(project.root)[0]
     folder, aside = project.root.local_path(f"features/{keys[0]}"), project.folder / "aside"
     folder.rename(aside)
     made = update_index(project, model_of(project))
@@ -101,10 +124,10 @@ def test_a_shard_that_is_made_again_is_replaced_in_one_version(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another kind of frames of the same shard: its videos have other descriptors, the others stay."""
-    key = project.root.list_folders("features")[0]
+    key = collection_shards(project.root)[0][0]
     before = serving(project)
     monkeypatch.setattr(search_index, "MAX_FROZEN_SIMILARITY", 0.5)
-    others = [name for name in project.root.list_folders("features") if name != key]
+    others = [name for name in collection_shards(project.root)[0] if name != key]
     for name in others:  # so that only one shard differs
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
         (project.root.local_path(f"features/{name}")).mkdir()
@@ -119,7 +142,7 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     first, second, third = (model_of(project, seed=seed) for seed in range(3))
     old = current_index(project.root)
     assert old.digest == first.digest
-    key = project.root.list_folders("features")[0]
+    key = collection_shards(project.root)[0][0]
     make_descriptors(project, key, second)
     assert current_index(project.root) == old  # while the new one is being built
     made = update_index(project, second)
@@ -144,7 +167,7 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     made = update_index(project, model_of(project), rebuild=True)
     now = current_index(project.root)
     assert now.place.endswith("index-0008")
-    assert made.added == tuple(project.root.list_folders("features"))
+    assert made.added == collection_shards(project.root)[0]
     query = np.ones((1, reader.status().dims))
     assert len(reader.search_frames(query, 5)) == 5
     shutil.move(folder / "index-0001", tmp_path / "elsewhere")

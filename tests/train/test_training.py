@@ -101,6 +101,13 @@ def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, t
     assert (result.first_step, metadata["steps"], network.settings.spatial_rate) == (0, 30, 0.10)
 
 
+def test_few_videos_give_a_narrower_network(small_project: Project, tmp_path: Path) -> None:
+    """Where the whitening has fewer dimensions than the configuration asks for, the network has those of the whitening."""
+    whitening = small_project.config.whitening.model_copy(update={"dims": 512})
+    run(small_project, tmp_path, with_train(small_project).model_copy(update={"whitening": whitening}))
+    assert load_network(tmp_path / "network")[0].dims == 32
+
+
 def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: Path) -> None:
     """The network that is kept is the one of the best validation, not the last."""
     seen: list[torch.Tensor] = []

@@ -1,0 +1,54 @@
+"""The part of a video's picture that black bars leave: letterboxes, pillarboxes and frames around everything."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+SAMPLED_FRAMES = 8
+NEAR_BLACK = 24
+"""Luma, of 255; noise of compression next to an edge stays below."""
+
+BLACK_SHARE = 95.0
+"""Percent of a row or column that must be near black, so that a logo or subtitle on a bar leaves it one."""
+
+MIN_BAR = 0.03
+"""Share of width or height below which dark edges are no bars."""
+
+EDGE_PX = 2
+"""Rows next to a bar that count as bar, since scaling mixes it into them: a letterboxed copy must not gain by rounding."""
+
+
+def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
+    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does.
+
+    Rows and columns belong to a bar if they are at an edge and near black in every frame that is looked at.
+    """
+    chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), SAMPLED_FRAMES)).astype(int))
+    frames = [_luma(jpegs[number]) for number in chosen]
+    brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
+    first, last = _shown(brightest)
+    left, right = _shown(brightest[first:last].T)
+    height, width = brightest.shape
+    return (right - left) / width, (last - first) / height
+
+
+def _luma(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        return np.asarray(frame.convert("L"))
+
+
+def _shown(rows: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """The first row that is no bar, and the one behind the last."""
+    lit = np.flatnonzero(np.percentile(rows, BLACK_SHARE, axis=1) > NEAR_BLACK)
+    if not len(lit):
+        return 0, len(rows)
+    first, last = int(lit[0]), int(lit[-1]) + 1
+    if first + len(rows) - last < MIN_BAR * len(rows):
+        return 0, len(rows)
+    first, last = first + EDGE_PX * (first > 0), last - EDGE_PX * (last < len(rows))
+    return (first, last) if first < last else (0, len(rows))
