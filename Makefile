@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifneq ($(VIDEOS),)
 export HAPVR_VIDEOS := $(abspath $(VIDEOS))
-export HAPVR_CONFIG ?= configs/demo_own_videos.yaml
+export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
