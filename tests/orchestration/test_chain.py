@@ -326,7 +326,8 @@ def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
     assert f"failed {len(BAD_FILES)}" in text
     for name in BAD_FILES:
         assert name in text
-    assert "backbone weights: random" in text
+    assert "features by resnet18.tv_in1k, random weights" in text
+    assert "pseudo labels by vit_tiny_patch16_224, random weights" in text
     assert "models:/hapvr@champion is version 1" in text
 
 
