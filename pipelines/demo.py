@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 from rich.console import Console
-from rich.table import Table
 
 from hapvr.errors import HapvrError
-from hapvr.steps.project import Project
 from pipelines.resources import CHECKOUT, config_path, open_project
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
 if TYPE_CHECKING:
     import dagster as dg
     from dagster_graphql import DagsterGraphQLClient
+
+    from hapvr.steps.project import Project
 
 POLL_S = 0.5
 QUERY_FILE = "query.mp4"
@@ -152,6 +152,8 @@ def _run_jobs(
 
 def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
+    from rich.table import Table
+
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.model_card import summarize
     from hapvr.steps.training import current_run
@@ -212,4 +214,6 @@ def _write_query(project: Project, query: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # whoever interrupts does not wait while Python takes its modules apart

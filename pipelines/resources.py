@@ -8,11 +8,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hapvr.steps.project import Project
-
 if TYPE_CHECKING:
     from assets.project import ProjectResource
     from hapvr.config import AutomationConfig
+    from hapvr.steps.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -22,8 +21,10 @@ def config_path() -> str:
     return os.environ.get("HAPVR_CONFIG") or "configs/demo.yaml"
 
 
-def open_project() -> Project:
+def open_project() -> "Project":
     """The project of the environment, without Dagster, which takes seconds to import. Raises ConfigError."""
+    from hapvr.steps.project import Project
+
     return Project.open(CHECKOUT / config_path(), folder=CHECKOUT, overrides=_overrides())
 
 

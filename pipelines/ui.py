@@ -19,16 +19,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import psutil
 import yaml
 from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
-from hapvr.serving.guard import is_loopback
-from hapvr.steps.project import Project
 from pipelines.resources import CHECKOUT, config_path, open_project
+
+if TYPE_CHECKING:
+    from hapvr.steps.project import Project
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -154,7 +155,7 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
 
 
-def _start_mlflow(start: Start, project: Project, *, host: str, port: int) -> None:
+def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
     """An MLflow server over the project's own database and artifacts."""
     artifacts = project.root.local_path("mlflow/artifacts")
     artifacts.mkdir(parents=True, exist_ok=True)
@@ -189,6 +190,8 @@ def main() -> int:
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
     options = parser.parse_args()
+    from hapvr.serving.guard import is_loopback
+
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
         parser.error(
