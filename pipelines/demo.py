@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,8 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
             cursors[run_id] = connection.cursor
             for entry in (record.event_log_entry for record in connection.records):
                 of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
-                if of_training and not entry.user_message.startswith("[pipes]"):
+                # the link to MLflow's page answers under `make ui` alone
+                if of_training and not entry.user_message.startswith(("[pipes]", "MLflow run")):
                     console.print(f"        {entry.user_message}", markup=False, highlight=False)
             if run is not None and run.is_finished:
                 del cursors[run_id]
@@ -181,18 +183,26 @@ def print_summary(project: Project, console: Console) -> None:
 
 def print_answer(project: Project, console: Console) -> None:
     """Search for an edited part of a training video, and print what `hapvr search` answers."""
+    import typer
+
     from hapvr.commands.search import search
 
     query = project.root.local_path(QUERY_FILE)
     source = _write_query(project, query)
+    if source is None:
+        return
     shown = os.path.relpath(query, CHECKOUT) if query.is_relative_to(CHECKOUT) else str(query)
     command = shlex.join(["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)])
     console.print(f"\nA search for an edited part of {source}:\n$ .venv/bin/{command}", markup=False, highlight=False)
-    search(config=CHECKOUT / config_path(), queries=[shown], top=ANSWERS)
+    with suppress(typer.Exit):  # it has said why
+        search(config=CHECKOUT / config_path(), queries=[shown], top=ANSWERS)
 
 
-def _write_query(project: Project, query: Path) -> str:
-    """The middle half of the first training video in the index, cropped and with a logo. Returns the video's id."""
+def _write_query(project: Project, query: Path) -> str | None:
+    """The middle half of the first training video in the index that is a file, cropped and with a logo.
+
+    Returns the video's id, None where there is none.
+    """
     from hapvr.data.manifest import read_manifest
     from hapvr.demo.clips_benchmark import load_frames
     from hapvr.demo.edits import EDITS
@@ -202,15 +212,17 @@ def _write_query(project: Project, query: Path) -> str:
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()
-    rows = read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True)
-    row = next(row for row in rows if row["video_id"] in indexed)
-    frames, fps = load_frames(path_of_text(row["uri"]))
-    quarter = len(frames) // 4
-    frames, rng = frames[quarter : len(frames) - quarter], numpy_rng(0, "query")
-    for edit in ("crop", "logo"):
-        frames = EDITS[edit].apply(frames, frames, fps, rng)
-    write_mp4(query, frames, fps=fps)
-    return str(row["video_id"])
+    for row in read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True):
+        file = path_of_text(row["uri"])
+        if row["video_id"] in indexed and file.is_file():
+            frames, fps = load_frames(file)
+            quarter = len(frames) // 4
+            frames, rng = frames[quarter : len(frames) - quarter], numpy_rng(0, "query")
+            for edit in ("crop", "logo"):
+                frames = EDITS[edit].apply(frames, frames, fps, rng)
+            write_mp4(query, frames, fps=fps)
+            return str(row["video_id"])
+    return None
 
 
 if __name__ == "__main__":
