@@ -1,4 +1,4 @@
-# Two commands on a fresh machine with Python 3.11 to 3.13 and make: `make demo`, `make test`.
+# On a fresh machine with Python 3.11 to 3.13 and make: `make search VIDEOS=DIR`, `make demo`, `make test`.
 SHELL := /bin/bash
 # Empty: the first of python3.11, python3.12, python3.13 that is here.
 PYTHON ?=
