@@ -1,4 +1,4 @@
-# Two commands on a fresh machine with Python 3.11 to 3.13 and make: `make demo`, `make test`.
+# On a fresh machine with Python 3.11 to 3.13 and make: `make search VIDEOS=DIR`, `make demo`, `make test`.
 SHELL := /bin/bash
 # Empty: the first of python3.11, python3.12, python3.13 that is here.
 PYTHON ?=
@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 VIDEOS ?=
+# Ctrl-C is no error.
+INTERRUPTED := || [ $$? = 130 ]
 # Two workers with a thread each: on two cores that is faster than one worker with two. A worker that dies ends the run,
 # since xdist would wait for ever for what it left.
 PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(MEASURED) -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -21,8 +23,8 @@ export DO_NOT_TRACK := 1
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 ifneq ($(VIDEOS),)
-export HAPVR_VIDEOS := $(abspath $(VIDEOS))
-export HAPVR_CONFIG ?= configs/demo_own_videos.yaml
+demo ui: export HAPVR_VIDEOS := $(abspath $(VIDEOS))
+demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
@@ -41,14 +43,14 @@ $(STAMP): requirements.lock pyproject.toml
 	touch $(STAMP)
 
 demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips
-	$(BIN)/python -m pipelines.demo
+	$(BIN)/python -m pipelines.demo $(INTERRUPTED)
 
 search: $(STAMP) ## the page of a collection of your own videos: make search VIDEOS=DIR
-	$(BIN)/hapvr index add $(VIDEOS)
-	$(BIN)/hapvr serve
+	$(BIN)/hapvr index add $(if $(VIDEOS),"$(VIDEOS)") $(INTERRUPTED)
+	env --unset=HAPVR_CONFIG $(BIN)/hapvr serve $(INTERRUPTED)
 
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
-	$(BIN)/python -m pipelines.ui
+	$(BIN)/python -m pipelines.ui $(INTERRUPTED)
 
 test: MEASURED = $(if $(COVERAGE),-m slipcover --json --out coverage.json)
 test: $(STAMP) ## the fast tests; COVERAGE=1: and how much of the code they run

@@ -6,8 +6,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-FULL_HINT = "install the rest with `pip install 'hapvr[all]'`"
-SEARCH_HINT = "install what searches with `pip install 'hapvr[search]'`"
+FULL_HINT = "install the rest with `pip install '.[all]'` in a checkout"
+SEARCH_HINT = "install what searches with `pip install '.[search]'` in a checkout"
 SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
 

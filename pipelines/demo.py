@@ -1,33 +1,39 @@
-"""`make demo`: the jobs from the sources to a registered model and an index, one after the other, and a table of scores at the end.
+"""`make demo`: the jobs from the sources to a registered model and an index, a table of scores, and the answer of a search.
 
 python -m pipelines.demo
 
-It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them afterwards.
+It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them afterwards. What takes
+seconds to import is imported after the first line.
 """
 
+from __future__ import annotations
+
 import os
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import dagster as dg
-from dagster_graphql import DagsterGraphQLClient
 from filelock import Timeout
 from rich.console import Console
-from rich.table import Table
 
-from assets.project import SHARDS
-from hapvr import chain
 from hapvr.errors import HapvrError
-from hapvr.steps.project import Project
-from pipelines.jobs import ON_REQUEST
-from pipelines.resources import CHECKOUT, project_resource
+from pipelines.resources import CHECKOUT, config_path, open_project
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
-JOBS = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
+if TYPE_CHECKING:
+    import dagster as dg
+    from dagster_graphql import DagsterGraphQLClient
+
+    from hapvr.steps.project import Project
+
 POLL_S = 0.5
+QUERY_FILE = "query.mp4"
+ANSWERS = 3
 
 
 class DemoFailure(Exception):
@@ -45,7 +51,8 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
             cursors[run_id] = connection.cursor
             for entry in (record.event_log_entry for record in connection.records):
                 of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
-                if of_training and not entry.user_message.startswith("[pipes]"):
+                # the link to MLflow's page answers under `make ui` alone
+                if of_training and not entry.user_message.startswith(("[pipes]", "MLflow run")):
                     console.print(f"        {entry.user_message}", markup=False, highlight=False)
             if run is not None and run.is_finished:
                 del cursors[run_id]
@@ -75,22 +82,26 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 def main() -> int:
     """0: registered; 1: a step failed; 2: the configuration is wrong, or the instance is in use; 130: interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs and servers are ended
-    console, resource = Console(soft_wrap=True), project_resource()
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
+    console = Console(soft_wrap=True)
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     launched: list[str] = []
     try:
-        project = resource.open()
-        console.print(
-            f"{resource.config_path}: from its videos to a registered model and an index; Dagster is starting"
-        )
+        project = open_project()
+        console.print(f"{config_path()}: from its videos to a registered model and an index; Dagster is starting")
+        import dagster as dg
+        from dagster_graphql import DagsterGraphQLClient
+
         with only_server(home), dg.DagsterInstance.get() as instance:
             try:
                 with (home / "demo.log").open("wb") as log, servers(log) as start:
                     port = free_port()
                     start_dagster(start, host=LOOPBACK, port=port)
                     client = DagsterGraphQLClient(LOOPBACK, port_number=port)
-                    _run_jobs(client, instance, console, launched, project)
+                    indexed = _run_jobs(client, instance, console, launched, project)
                     print_summary(project, console)
+                    if indexed:
+                        print_answer(project, console)
             finally:
                 for run in instance.get_runs(dg.RunsFilter(run_ids=launched)) if launched else []:
                     if not run.is_finished:  # its process has ended with the servers
@@ -112,18 +123,23 @@ def _run_jobs(
     console: Console,
     launched: list[str],
     project: Project,
-) -> None:
+) -> bool:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs.
 
-    Without a champion, as where the gate refused the first version, there is no index; the summary says why.
+    Returns whether there is an index: without a champion, as where the gate refused the first version, there is none,
+    and the summary says why.
     """
+    from assets.project import SHARDS
+    from hapvr import chain
     from hapvr.registry.versions import champion_of
     from hapvr.steps.training import tracker_of
+    from pipelines.jobs import ON_REQUEST
 
+    jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
     name = project.config.tracking.registered_model
-    for number, (job, steps) in enumerate(JOBS.items(), start=1):
+    for number, (job, steps) in enumerate(jobs.items(), start=1):
         if job == "describe" and champion_of(tracker_of(project).client, name) is None:
-            return
+            return False
         began, made = time.monotonic(), ", ".join(step.name for step in steps)
         shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if steps[0].per_shard else [None]
         first = len(launched)
@@ -131,12 +147,15 @@ def _run_jobs(
             launched.append(client.submit_job_execution(job, tags={"dagster/partition": shard} if shard else None))
         _follow(instance, console, launched[first:])
         made += f", {len(shards)} shards" if steps[0].per_shard else ""
-        line = f"[{number}/{len(JOBS)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
+        line = f"[{number}/{len(jobs)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
         console.print(line, markup=False, highlight=False)
+    return True
 
 
 def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
+    from rich.table import Table
+
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.model_card import summarize
     from hapvr.steps.training import current_run
@@ -155,12 +174,58 @@ def print_summary(project: Project, console: Console) -> None:
         if means[TRAINED] <= means[BASELINE]:
             console.print(
                 f"The trained model does not beat the untrained baseline on {name}: {100 * means[TRAINED]:.2f} against "
-                f"{100 * means[BASELINE]:.2f}. More training videos, published weights or more views usually help."
+                f"{100 * means[BASELINE]:.2f}. More training videos or more views usually help."
             )
     console.print(f"seed {project.config.train.seed}; other seeds were not run")
     for line in summarize(project):
         console.print(line, markup=False, highlight=False)
 
 
+def print_answer(project: Project, console: Console) -> None:
+    """Search for an edited part of a training video, and print what `hapvr search` answers."""
+    import typer
+
+    from hapvr.commands.search import search
+
+    query = project.root.local_path(QUERY_FILE)
+    source = _write_query(project, query)
+    if source is None:
+        return
+    shown = os.path.relpath(query, CHECKOUT) if query.is_relative_to(CHECKOUT) else str(query)
+    command = shlex.join(["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)])
+    console.print(f"\nA search for an edited part of {source}:\n$ .venv/bin/{command}", markup=False, highlight=False)
+    with suppress(typer.Exit):  # it has said why
+        search(config=CHECKOUT / config_path(), queries=[shown], top=ANSWERS)
+
+
+def _write_query(project: Project, query: Path) -> str | None:
+    """The middle half of the first training video in the index that is a file, cropped and with a logo.
+
+    Returns the video's id, None where there is none.
+    """
+    from hapvr.data.manifest import read_manifest
+    from hapvr.demo.clips_benchmark import load_frames
+    from hapvr.demo.edits import EDITS
+    from hapvr.demo.output import write_mp4
+    from hapvr.search.collection import current_index
+    from hapvr.seeding import numpy_rng
+    from hapvr.video.sources import path_of_text
+
+    indexed = current_index(project.root).open(project.root, project.config.search).videos()
+    for row in read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True):
+        file = path_of_text(row["uri"])
+        if row["video_id"] in indexed and file.is_file():
+            frames, fps = load_frames(file)
+            quarter = len(frames) // 4
+            frames, rng = frames[quarter : len(frames) - quarter], numpy_rng(0, "query")
+            for edit in ("crop", "logo"):
+                frames = EDITS[edit].apply(frames, frames, fps, rng)
+            write_mp4(query, frames, fps=fps)
+            return str(row["video_id"])
+    return None
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # whoever interrupts does not wait while Python takes its modules apart

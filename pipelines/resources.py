@@ -8,21 +8,34 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assets.project import ProjectResource
-
 if TYPE_CHECKING:
+    from assets.project import ProjectResource
     from hapvr.config import AutomationConfig
+    from hapvr.steps.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
-def project_resource() -> ProjectResource:
+def config_path() -> str:
+    """As it is in the environment; relative to the checkout."""
+    return os.environ.get("HAPVR_CONFIG") or "configs/demo.yaml"
+
+
+def open_project() -> "Project":
+    """The project of the environment, without Dagster, which takes seconds to import. Raises ConfigError."""
+    from hapvr.steps.project import Project
+
+    return Project.open(CHECKOUT / config_path(), folder=CHECKOUT, overrides=_overrides())
+
+
+def project_resource() -> "ProjectResource":
     """The project of the environment."""
-    videos = os.environ.get("HAPVR_VIDEOS", "")
+    from assets.project import ProjectResource
+
     return ProjectResource(
-        config_path=os.environ.get("HAPVR_CONFIG", "configs/demo.yaml"),
+        config_path=config_path(),
         folder=str(CHECKOUT),
-        overrides={"sources.0.path": videos} if videos else {},
+        overrides=_overrides(),
         mlflow_page=os.environ.get("HAPVR_MLFLOW_PAGE", "http://127.0.0.1:5000"),
         dagster_page=os.environ.get("HAPVR_DAGSTER_PAGE", "http://127.0.0.1:3000"),
     )
@@ -31,11 +44,14 @@ def project_resource() -> ProjectResource:
 def automation_settings() -> "AutomationConfig":
     """The configuration's section; defaults if the file is wrong, which every run, tick and `make demo` then says."""
     from hapvr.config import AutomationConfig
-    from hapvr.config_file import load_config
     from hapvr.errors import ConfigError
 
-    resource = project_resource()
     try:
-        return load_config(CHECKOUT / resource.config_path, overrides=resource.overrides).automation
+        return open_project().config.automation
     except ConfigError:
         return AutomationConfig()
+
+
+def _overrides() -> dict[str, str]:
+    videos = os.environ.get("HAPVR_VIDEOS", "")
+    return {"sources.0.path": videos} if videos else {}

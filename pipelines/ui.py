@@ -15,19 +15,21 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
+import psutil
 import yaml
 from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
-from hapvr.serving.guard import is_loopback
-from hapvr.steps.project import Project
-from pipelines.resources import CHECKOUT, project_resource
+from pipelines.resources import CHECKOUT, config_path, open_project
+
+if TYPE_CHECKING:
+    from hapvr.steps.project import Project
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -95,22 +97,25 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
-            _send(start.processes, signal.SIGTERM)
+            # An interrupt may have come just after a process began, before it was noted.
+            groups = {child.pid for child in psutil.Process().children()} | {child.pid for child in start.processes}
+            _send(groups, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
-            while time.monotonic() < end and _send(start.processes, 0):
+            while time.monotonic() < end and _send(groups, 0):
                 time.sleep(0.05)
-            _send(start.processes, signal.SIGKILL)
+                for process in start.processes:
+                    process.poll()
+            _send(groups, signal.SIGKILL)
             for process in start.processes:
                 process.wait()
 
 
-def _send(processes: Sequence[subprocess.Popen[bytes]], number: int) -> bool:
-    """Send a signal to the process groups of servers. Whether one of them is still there."""
+def _send(groups: Iterable[int], number: int) -> bool:
+    """Send a signal to process groups. Whether one of them is still there."""
     there = False
-    for process in processes:
-        process.poll()
+    for group in groups:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(group, number)
             there = True
     return there
 
@@ -150,7 +155,7 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
 
 
-def _start_mlflow(start: Start, project: Project, *, host: str, port: int) -> None:
+def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
     """An MLflow server over the project's own database and artifacts."""
     artifacts = project.root.local_path("mlflow/artifacts")
     artifacts.mkdir(parents=True, exist_ok=True)
@@ -185,6 +190,8 @@ def main() -> int:
     parser.add_argument("--host", default=LOOPBACK)
     parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
     options = parser.parse_args()
+    from hapvr.serving.guard import is_loopback
+
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
         parser.error(
@@ -210,16 +217,15 @@ def main() -> int:
 
 
 def _serve(options: argparse.Namespace) -> NoReturn:
-    resource, host = project_resource(), options.host
-    project = resource.open()
+    project, host = open_project(), options.host
     dagster, own_mlflow = f"http://{host}:{options.dagster_port}", f"http://{host}:{options.mlflow_port}"
     mlflow = project.config.tracking.uri or own_mlflow
     pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
-    _say(f"starting {pages}")
+    _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:
         if not project.config.tracking.uri:
             _start_mlflow(start, project, host=host, port=options.mlflow_port)
-        search = ["serve", "--config", resource.config_path, "--host", host, "--port", str(options.search_port)]
+        search = ["serve", "--config", config_path(), "--host", host, "--port", str(options.search_port)]
         search += ["--allow-remote"] if options.allow_remote else []
         start(Path(sys.executable).parent / "hapvr", *search)
         start_dagster(start, host=host, port=options.dagster_port)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_CALL = 2
+INTERRUPTED = 130
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
 
 FOREIGN = {
@@ -79,7 +80,9 @@ def exit_codes(verb: Verb) -> Verb:
         as_json = bool(options.get("as_json"))
         try:
             verb(*arguments, **options)
-        except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
             raise
         except HapvrError as error:
             code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError | MissingPartError) else FAILED

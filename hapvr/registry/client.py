@@ -81,7 +81,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
     if not (is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))):
         raise MissingPartError(
             f"model: the registry at {tracking_uri} is asked by MLflow's client, which is not installed; give --model the "
-            f"folder of a bundle, install `mlflow-skinny` for a server (`pip install 'hapvr[registry]'`), or {FULL_HINT}"
+            f"folder of a bundle, install `mlflow-skinny` for a server (`pip install '.[registry]'`), or {FULL_HINT}"
         )
     if writing and tracking_uri.startswith(SQLITE):
         path = _database(tracking_uri)

@@ -286,7 +286,7 @@ def _build_on_ray(place: str, workers: int, options: dict[str, Any]) -> None:
         import ray
     except ModuleNotFoundError as error:
         raise MissingPartError(
-            f"search: building on a Ray cluster needs `pip install 'hapvr[cluster]'` ({error}); or {UNRAY}"
+            f"search: building on a Ray cluster needs `pip install '.[cluster]'` ({error}); or {UNRAY}"
         ) from error
     try:
         ray.init("auto", ignore_reinit_error=True, log_to_driver=False)

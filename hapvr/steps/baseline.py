@@ -28,6 +28,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.networks.views import ViewDrawer, plan_cached_views
+from hapvr.networks.weights import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import champion_of, log_model, register, set_champion, version_tags
@@ -142,6 +143,7 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
         "# Model card: untrained baseline",
         f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
         f"{identity.sha256[:12]}), whitened on the {num_videos} videos of this collection. Nothing was trained.",
+        *([packaged_origin(identity.architecture)] if identity.source == "packaged" else []),
         "## Calibration",
         "None: there are too few videos to fit on. The column `probability` is empty."
         if calibration is None

@@ -11,8 +11,10 @@ import polars as pl
 
 from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
+from hapvr.networks.weights import packaged_origin
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
+from hapvr.scorer.description import random_weights_warning
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
@@ -21,10 +23,7 @@ from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 
 DIGEST_CHARACTERS = 12
-RANDOM_WEIGHTS = (
-    "WARNING: the published weights could not be had, and this demo goes on with seeded random ones: it shows that the "
-    "chain works, and its scores say nothing about videos"
-)
+DOES = {"backbone": "features by", "teacher": "pseudo labels by"}
 
 
 def model_card(
@@ -122,7 +121,9 @@ def _weights(record: Mapping[str, Any]) -> str:
         (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:DIGEST_CHARACTERS])
         for part, one in record["weights"].items()
     ]
-    return markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
+    packaged = sorted({one["architecture"] for one in record["weights"].values() if one["source"] == "packaged"})
+    table = markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), rows)
+    return "\n\n".join([table, *map(packaged_origin, packaged)])
 
 
 def _metrics(scores: Mapping[str, Mapping[str, Any]]) -> str:
@@ -176,8 +177,7 @@ def _limits(
             f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx['reason']}."
         )
     return [
-        f"**The {' and '.join(random)} weights are random**, because the published ones could not be had or were not wanted: "
-        "this model shows that the chain works, and no more."
+        f"**The {' and '.join(random)} weights are random**: this model shows that the chain works, and no more."
         if random
         else "",
         f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
@@ -198,15 +198,16 @@ def summarize(project: Project) -> list[str]:
     failed = videos.filter(pl.col("status") != STATUS_OK)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
     run, client = current_run(project), tracker_of(project).client
-    weights = {part: one["source"] for part, one in read_record(run.folder)["weights"].items()}
+    weights = read_record(run.folder)["weights"]
+    warning = random_weights_warning(one["source"] for one in weights.values())
     name = project.config.tracking.registered_model
     versions = client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
     champion = champion_of(client, name)
     return [
         f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (reasons and f" ({reasons})"),
         *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
-        ", ".join(f"{part} weights: {source}" for part, source in weights.items()),
-        *([RANDOM_WEIGHTS] if "random" in weights.values() else []),
+        *(f"{DOES[part]} {one['architecture']}, {one['source']} weights" for part, one in weights.items()),
+        *([f"warning: {warning}"] if warning else []),
         *(f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions),
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
         if champion

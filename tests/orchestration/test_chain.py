@@ -62,7 +62,7 @@ def chain(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_the_demo_says_what_it_made(chain: Chain) -> None:
-    """A line for each job in order, lines of the training between them, and the table of scores at the end."""
+    """A line for each job in order, lines of the training between them, the table of scores and the answer of a search at the end."""
     lines = chain.said.splitlines()
     counted = [found for line in lines if (found := re.match(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ", line))]
     assert [int(found[1]) for found in counted] == list(range(1, 8))
@@ -71,6 +71,8 @@ def test_the_demo_says_what_it_made(chain: Chain) -> None:
     assert any("step 8/8" in line for line in lines)
     for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):
         assert expected in chain.said
+    assert re.search(r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery ", chain.said)
+    assert "http://" not in chain.said  # nothing answers there before `make ui`
 
 
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
@@ -326,7 +328,8 @@ def test_summary_counts_failures_with_their_reasons(chain: Chain) -> None:
     assert f"failed {len(BAD_FILES)}" in text
     for name in BAD_FILES:
         assert name in text
-    assert "backbone weights: random" in text
+    assert "features by resnet18.tv_in1k, random weights" in text
+    assert "pseudo labels by vit_tiny_patch16_224, random weights" in text
     assert "models:/hapvr@champion is version 1" in text
 
 

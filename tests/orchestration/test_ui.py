@@ -18,7 +18,7 @@ import pytest
 from pipelines.ui import free_port, main, only_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
-from tests.orchestration.servers import wait_for, wait_until
+from tests.orchestration.servers import environment_in, wait_for, wait_until
 
 ASSETS_QUERY = {
     "query": "{ assetNodes { assetKey { path } } "
@@ -97,3 +97,29 @@ def test_an_instance_has_one_server(command: str, tmp_path: Path) -> None:
         )
     assert done.returncode == 2
     assert "end it first" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [4, 20])
+def test_ctrl_c_ends_make_demo_and_all_that_it_started(clips_folder: Path, tmp_path: Path, seconds: float) -> None:
+    """The first line comes within 3 s; after Ctrl-C make ends within 5 s, says nothing of an error, and leaves no process."""
+    environment = environment_in(tmp_path, small_settings(clips_folder, tmp_path / "data"))
+    venv = Path(sys.executable).parent.parent
+    command = ["make", "--assume-old", f"{venv}/.installed", f"VENV={venv}"]
+    command += [f"DAGSTER_HOME={environment['DAGSTER_HOME']}", "demo"]
+    says = tmp_path / "says.txt"
+    with says.open("wb") as output:
+        make = subprocess.Popen(
+            command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+    began = time.monotonic()
+    while "config.yaml: " not in says.read_text(encoding="utf-8"):
+        assert time.monotonic() - began < 3
+        time.sleep(0.1)
+    time.sleep(seconds)
+    family = psutil.Process(make.pid).children(recursive=True)
+    os.killpg(make.pid, signal.SIGINT)
+    make.wait(timeout=5)
+    assert "***" not in says.read_text(encoding="utf-8")
+    left = psutil.wait_procs(family, timeout=1)[1]
+    assert [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
