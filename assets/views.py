@@ -46,7 +46,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
     from hapvr.data.manifest import is_training_shard
     from hapvr.data.views import operations_table
     from hapvr.progress import ProgressLines
-    from hapvr.steps.view_pictures import labels_sheet, views_sheet
+    from hapvr.steps.pictures import labels_sheet, views_sheet
     from hapvr.steps.views import label_rates, make_views_and_labels
 
     opened, shard = project.open(), context.partition_key

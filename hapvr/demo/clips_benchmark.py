@@ -199,9 +199,9 @@ def split_user_videos(
             progress=progress,
         )
         unusable |= failed
-    held_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
+    kept_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
     paths = {clip.path for group in train for clip in group} | unusable.keys()
-    return UserSplit(tuple(sorted(paths)), tuple(sorted(held_out)), unusable)
+    return UserSplit(tuple(sorted(paths)), tuple(sorted(kept_out)), unusable)
 
 
 def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
