@@ -18,9 +18,9 @@ from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from hapvr.errors import HapvrError
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.calibration import SERVED_PRECISION
 
 _LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
@@ -62,7 +62,7 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             list(_pairs(model_input)), segments=segments, limits=lowered_limits(limits, params), access=self._access
         )
         precision, calibration = params.get("precision"), self._scorer.calibration
-        wanted = SERVED_PRECISION if precision is None else precision
+        wanted = DEFAULT_PRECISION if precision is None else precision
         threshold = None if calibration is None else calibration.threshold(wanted).similarity
         table = pd.DataFrame([asdict(row) | {"threshold": threshold} for row in rows], columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))

@@ -7,13 +7,14 @@ duplicate_groups/groups.parquet          groups of copies over all pairs (asset 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicates import (
@@ -31,13 +32,14 @@ from hapvr.search.duplicates import (
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
-from hapvr.search.match import coverage
+from hapvr.search.match import coverage, verdict_of
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
 
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
+RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
@@ -156,6 +158,36 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
+def named_copies(members: list[GroupMember], searcher: Searcher) -> list[GroupMember]:
+    """The members as they are; where the weights are random, no copy is named to keep, except among files of the same bytes."""
+    if not searcher.scorer.warning:
+        return members
+    contents: dict[str, set[str]] = {}
+    for member in members:
+        contents.setdefault(member.group, set()).add(member.metadata.sha256)
+    return [
+        member if len(contents[member.group]) == 1 else replace(member, keep=False, reason=RANDOM_WEIGHTS)
+        for member in members
+    ]
+
+
+def member_verdicts(project: Project, searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
+    """What is said of each member and the medoid of its group; None for the medoid itself."""
+    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    marks = read_marks(project.root)
+    return [
+        None
+        if member.medoid
+        else verdict_of(
+            searcher.calibration,
+            member.similarity,
+            mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
+            same_file=member.metadata.sha256 == medoids[member.group],
+        )
+        for member in members
+    ]
+
+
 def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     """The groups over the pairs that are stored."""
     least = project.config.search.min_duplicate_probability
@@ -166,7 +198,7 @@ def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    return group_copies(pairs, metadata, apart=apart)
+    return named_copies(group_copies(pairs, metadata, apart=apart), searcher)
 
 
 def _place(key: str) -> str:

@@ -26,7 +26,7 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
     assert scorer.calibration is not None
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
         assert (row.query, row.reference, row.error) == (wanted.query, wanted.reference, wanted.error)
-        assert row.threshold == scorer.calibration.threshold(0.9).similarity
+        assert row.threshold == scorer.calibration.threshold(0.95).similarity
         if not wanted.error:
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)
             assert row.probability == pytest.approx(wanted.probability, abs=1e-4)
