@@ -197,7 +197,7 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     lines += [f"warning  {warning}"] if warning else []
     lines += [
-        f"{row['watch_list']:<16}  {row['verdict']:<8}  {100 * row['probability']:5.1f} %  {row['query']} - {row['video_id']}"
+        f"{row['watch_list']:<16}  {row['verdict']:<8}  {_chance(row['probability'])}  {row['query']} - {row['video_id']}"
         f"{'  the same file' if row['query_sha256'] == row['video_sha256'] else ''}"
         for row in rows
     ]
@@ -262,7 +262,7 @@ def _holds(precision: float | None, prior: float | None) -> str:
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.segments import clock
 
-    chance = "        " if match.probability is None else f"{100 * match.probability:6.1f} %"
+    chance = "       " if match.probability is None else _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
     shown = ""
     if match.query_covered is not None and match.reference_covered is not None and match.segments:
@@ -270,7 +270,7 @@ def _match_lines(match: Match) -> list[str]:
     verdict = f"{match.verdict or '':<8}"
     lines = [f"{match.rank:>4}  {verdict}  {chance}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"]
     lines += [
-        f"{'':34}query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{'':33}query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
         f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  "
         f"({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
         for part in match.segments
@@ -278,15 +278,20 @@ def _match_lines(match: Match) -> list[str]:
     return lines
 
 
+def _chance(probability: float) -> str:
+    """A probability; only what is certain has 100.0 %."""
+    return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
+
+
 def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None]) -> list[str]:
-    said = {member.group: verdict for member, verdict in zip(members, verdicts, strict=True) if verdict == "match"}
-    said |= {member.group: verdict for member, verdict in zip(members, verdicts, strict=True) if verdict == "unsure"}
+    said = {member.group: verdict for member, verdict in zip(members, verdicts, strict=True) if verdict is not None}
+    doubted = {member.group for member, verdict in zip(members, verdicts, strict=True) if verdict == "unsure"}
     groups = [(name, list(group)) for name, group in groupby(members, key=lambda member: member.group)]
     lines = [f"{len(groups)} groups of copies, {len(members) - len(groups)} videos more than needed"]
-    if doubtful := sum(verdict == "unsure" for verdict in said.values()):
-        lines.append(f"{doubtful} of the groups are unsure: look at them before you delete anything")
+    if doubted:
+        lines.append(f"{len(doubted)} of the groups are unsure: look at them before you delete anything")
     for name, group in groups:
-        lines.append(f"group {name}, {len(group)} videos: {said.get(name, 'no match')}")
+        lines.append(f"group {name}, {len(group)} videos: {'unsure' if name in doubted else said[name]}")
         for member in group:
             file = member.metadata
             size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
@@ -299,7 +304,7 @@ def _pair_lines(pairs: list[DuplicatePair], verdicts: Sequence[Verdict | None]) 
     counts = Counter(pair.kind for pair in pairs)
     lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
     return lines + [
-        f"{pair.kind:<13}  {verdict or '':<8}  {100 * pair.probability:5.1f} %  "
+        f"{pair.kind:<13}  {verdict or '':<8}  {_chance(pair.probability)}  "
         f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} ({100 * pair.second_covered:.0f} %)"
         f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
         for pair, verdict in zip(pairs, verdicts, strict=True)

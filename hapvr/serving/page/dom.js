@@ -24,6 +24,9 @@ export function clock(seconds) {
 
 export const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
 
+// Only what is certain has 100.0 %.
+export const probability = (value) => percent(value < 1 ? Math.min(value, 0.999) : 1, 1);
+
 export function bytes(count) {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
     if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
@@ -51,7 +54,7 @@ export function chance(row) {
   const same = row.same_file && element("span", {}, "the same file");
   if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, similarity);
   return element("div", { class: `chance ${verdictClass(row.verdict)}` },
-    verdict, same, element("span", {}, percent(row.probability, 1)),
+    verdict, same, element("span", {}, probability(row.probability)),
     element("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: row.probability,
                        "aria-label": "probability of a match" }),
     similarity);

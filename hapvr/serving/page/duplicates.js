@@ -1,7 +1,7 @@
 // Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
 
 import { get, getIndex, mark, media } from "./api.js";
-import { bytes, chance, clock, element, markNames, notice, number, percent, say } from "./dom.js";
+import { bytes, chance, clock, element, markNames, notice, number, percent, probability, say } from "./dom.js";
 import { picture } from "./results.js";
 import { keepPairs, pairAddress } from "./session.js";
 
@@ -111,7 +111,7 @@ function card(group, pairs) {
         element("button", { type: "button", onclick: refuse, "aria-label": `${row.id} is not a match` }, "Not a match"), state]));
   });
   return element("section", { class: "card group" },
-    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${percent(group.probability, 1)}`)),
+    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${probability(group.probability)}`)),
     element("div", { class: "scroll" }, element("table", { class: "stack" },
       element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Verdict", ""].map((text) =>
         element("th", { scope: "col" }, text)))),
