@@ -249,7 +249,7 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     for match in shown:
         lines += _match_lines(match)
     if folded := len(answer.matches) - len(shown):
-        lines.append(f"         {folded} more that do not match: --all shows them")
+        lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
     return lines
 
 

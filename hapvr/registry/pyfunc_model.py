@@ -24,7 +24,7 @@ from hapvr.scorer.bundle import load_bundle
 
 _LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
-COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "error", "warning")
+COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning")
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
 
@@ -64,7 +64,17 @@ class PairScorer(PythonModel):  # type: ignore[misc]
         precision, calibration = params.get("precision"), self._scorer.calibration
         wanted = DEFAULT_PRECISION if precision is None else precision
         threshold = None if calibration is None else calibration.threshold(wanted).similarity
-        table = pd.DataFrame([asdict(row) | {"threshold": threshold} for row in rows], columns=COLUMNS)
+        verdicts = [
+            ""
+            if calibration is None or row.similarity is None
+            else calibration.verdict(row.similarity, precision=wanted)
+            for row in rows
+        ]
+        answers = [
+            asdict(row) | {"threshold": threshold, "verdict": verdict}
+            for row, verdict in zip(rows, verdicts, strict=True)
+        ]
+        table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:
             table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]

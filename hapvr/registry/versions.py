@@ -79,7 +79,7 @@ def signature() -> ModelSignature:
     """
     inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
     inputs.append(ColSpec(AnyType(), "references", required=False))
-    texts, numbers = ("query", "reference", "error", "warning"), ("similarity", "probability", "threshold")
+    texts, numbers = ("query", "reference", "verdict", "error", "warning"), ("similarity", "probability", "threshold")
     outputs = [ColSpec(TEXT if name in texts else NUMBER, name) for name in (*texts[:2], *numbers, *texts[2:])]
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
     outputs.append(ColSpec(Array(segment), "segments", required=False))

@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, JSONResponse
 
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
-from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
 from hapvr.search.collection import current_index
@@ -306,7 +306,7 @@ def marks(service: ServiceOf) -> Any:
     """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
     try:
         index = service.collection.current()
-    except DataError:
+    except HapvrError:
         index = None
 
     def known(row: Mark) -> bool:

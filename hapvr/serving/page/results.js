@@ -30,7 +30,7 @@ export async function showResults(place, values) {
   const [shown, folded] = [pairs.filter((pair) => !isTail(pair)), pairs.filter(isTail)];
   if (shown.length) place.append(list(shown));
   if (folded.length) place.append(element("details", { class: "tail" },
-    element("summary", {}, `${number(folded.length)} more that do not match`), list(folded)));
+    element("summary", {}, `${number(folded.length)}${shown.length ? " more" : ""} that do not match`), list(folded)));
   place.append(element("p", {}, element("a", { href: "#/" }, "New search")));
 }
 
