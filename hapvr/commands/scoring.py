@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import FAILED, JsonOption, default_collection, exit_codes, progress_bar, show
+from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = f"sqlite:///{default_collection()}/mlflow/mlflow.db"
-DEFAULT_PRECISION = 0.95
 MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
@@ -64,6 +64,7 @@ def score(
             access=Access(hosts=frozenset({ANY_HOST})),
             progress=progress,
         )
+    model = named_version(model, tracking_uri)
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     result = {
@@ -130,7 +131,7 @@ def _header(model: str, scorer: VideoScorer, precision: float, prior: float | No
     """The model, what its verdicts rest on, and its warning."""
     calibration = scorer.calibration
     if calibration is None:
-        verdicts = "none: this model has no calibration, so only similarities are shown"
+        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
     else:
         share = calibration.prior if prior is None else prior
         verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
@@ -165,6 +166,13 @@ def model_folder(model: str, tracking_uri: str) -> Path:
     from hapvr.registry.client import registered_bundle
 
     return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
+
+
+def named_version(model: str, tracking_uri: str) -> str:
+    """A registered model by its version, so that an answer says what gave it; another place as it is."""
+    from hapvr.registry.client import pinned_uri
+
+    return pinned_uri(model, tracking_uri) if model.startswith("models:/") else model
 
 
 def load_scorer(model: str, tracking_uri: str) -> VideoScorer:

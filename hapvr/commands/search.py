@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +26,7 @@ from hapvr.commands.terminal import (
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
+    from hapvr.scorer.calibration import Verdict
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.match import Match, Part, SearchAnswer
 
@@ -56,6 +57,7 @@ def search(
         typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
     ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
+    every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
     folder: FolderOption = "",
     out: OutOption = None,
     as_json: JsonOption = False,
@@ -64,7 +66,8 @@ def search(
 ) -> None:
     """Which videos of the collection contain footage of a query, at which second, and how sure? The best come first.
 
-    A search always ranks. That nothing was found is an answer; a query that cannot be used is a row with an error.
+    A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
+    query that cannot be used is a row with an error.
     """
     from hapvr.errors import ArgumentError
     from hapvr.files import write_atomic
@@ -105,7 +108,7 @@ def search(
             else:
                 export_table(answer_table(answers), part, out.suffix.lower())
     result = {"config": str(config), "queries": values}
-    show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer)))
+    show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer, every)))
     if any(answer.error for answer in answers):
         raise typer.Exit(FAILED)
 
@@ -126,9 +129,12 @@ def duplicates(
 
     Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
     """
+    import pyarrow as pa
+
     from hapvr.files import write_atomic
     from hapvr.search.duplicates import group_rows, pair_table
-    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
+    from hapvr.search.match import verdict_of
+    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
     from hapvr.steps.project import Project
     from hapvr.steps.searcher import Searcher
     from hapvr.tables import export_table
@@ -142,16 +148,23 @@ def duplicates(
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [one for one in found if one.first.startswith(folder) or one.second.startswith(folder)]
-        rows, text = pair_table(found), _pair_lines(found)
+        verdicts = [
+            verdict_of(searcher.calibration, one.similarity, mark=one.mark, same_file=one.same_file) for one in found
+        ]
+        rows, text = pair_table(found), _pair_lines(found, verdicts)
     else:
         members = make_duplicate_groups(project, searcher)
         chosen = {member.group for member in members if member.video_id.startswith(folder)}
         members = [member for member in members if member.group in chosen]
-        rows, text = group_rows(members), _group_lines(members)
+        verdicts = member_verdicts(project, searcher, members)
+        rows, text = group_rows(members), _group_lines(members, verdicts)
+    rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
+    text = [f"model    {searcher.name}", *(f"warning  {one}" for one in searcher.warnings), *text]
     if out is not None:
         with write_atomic(out) as part:
             export_table(rows, part, out.suffix.lower())
-    show({"pairs" if pairs else "groups": rows.to_pylist()}, as_json=as_json, text="\n".join(text))
+    said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": searcher.warnings}
+    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, as_json=as_json, text="\n".join(text))
 
 
 @exit_codes
@@ -163,6 +176,7 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     from hapvr.errors import ConfigError
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.project import Project
+    from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
     from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
 
@@ -178,16 +192,21 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
                 failed |= make_watch_matches(project, searcher, key, progress=progress).failed
     delivery = deliver_alerts(project)
     rows = all_matches(project)
+    warning = index_warning(project)
     lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
+    lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
+    lines += [f"warning  {warning}"] if warning else []
     lines += [
-        f"{row['watch_list']:<16}  {100 * row['probability']:5.1f} %  {row['query']} - {row['video_id']}"
+        f"{row['watch_list']:<16}  {row['verdict']:<8}  {_chance(row['probability'])}  {row['query']} - {row['video_id']}"
+        f"{'  the same file' if row['query_sha256'] == row['video_sha256'] else ''}"
         for row in rows
     ]
     lines += [f"failed   {name}: {reason}" for name, reason in sorted(failed.items())]
     if project.config.watch.webhook is not None:
         said = f"; {delivery.problem}" if delivery.problem else ""
-        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}")
-    posted = {"posted": delivery.delivered, "waiting": delivery.waiting}
+        refused = "; none of a model with random weights is posted" if warning else ""
+        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}{refused}")
+    posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
     show({"shards": keys, "matches": rows, "failed": failed, **posted}, as_json=as_json, text="\n".join(lines))
     if failed or delivery.problem:
         raise typer.Exit(FAILED)
@@ -212,8 +231,8 @@ def _part(at: float | None, from_: float | None, to: float | None) -> Part | Non
     return None if from_ is None and to is None else Part(start_s=from_ or 0.0, end_s=to)
 
 
-def _lines(answer: SearchAnswer) -> list[str]:
-    """What a person reads of one query."""
+def _lines(answer: SearchAnswer, every: bool) -> list[str]:
+    """What a person reads of one query. every: also the videos that do not match."""
     from hapvr.scorer.segments import clock
 
     if answer.error:
@@ -221,50 +240,72 @@ def _lines(answer: SearchAnswer) -> list[str]:
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
     ]
+    lines.append(
+        f"model    {answer.model}{', untrained' if answer.untrained else ''}{_holds(answer.precision, answer.prior)}"
+    )
     lines += [f"warning  {warning}" for warning in answer.warnings]
-    if not answer.matches:
-        return [*lines, "         nothing found"]
-    if answer.prior is not None:
-        lines.append(f"         probabilities hold where {100 * answer.prior:.3g} % of the pairs match")
-    for match in answer.matches:
+    lines.append(f"answer   {answer.headline}")
+    shown = [match for match in answer.matches if every or match.verdict != "no match"]
+    for match in shown:
         lines += _match_lines(match)
+    if folded := len(answer.matches) - len(shown):
+        lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
     return lines
+
+
+def _holds(precision: float | None, prior: float | None) -> str:
+    if precision is None or prior is None:
+        return ""
+    return f"; verdicts at precision {precision:g}, where {100 * prior:.3g} % of the pairs match"
 
 
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.segments import clock
 
-    chance = "        " if match.probability is None else f"{100 * match.probability:6.1f} %"
-    marked = "  marked as a match" if match.mark else ""
+    chance = "       " if match.probability is None else _chance(match.probability)
+    marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
     shown = ""
     if match.query_covered is not None and match.reference_covered is not None and match.segments:
         shown = f"  covers {100 * match.query_covered:.0f} % of the query, {100 * match.reference_covered:.0f} % of the video"
-    lines = [f"{match.rank:>4}  {chance}  {match.similarity:+.3f}  {match.reference}{shown}{marked}"]
+    verdict = f"{match.verdict or '':<8}"
+    lines = [f"{match.rank:>4}  {verdict}  {chance}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"]
     lines += [
-        f"                        query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
-        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  (frame similarity {part.score:.2f})"
+        f"{'':33}query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  "
+        f"({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
         for part in match.segments
     ]
     return lines
 
 
-def _group_lines(members: list[GroupMember]) -> list[str]:
+def _chance(probability: float) -> str:
+    """A probability; only what is certain has 100.0 %."""
+    return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
+
+
+def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None]) -> list[str]:
+    said = {member.group: verdict for member, verdict in zip(members, verdicts, strict=True) if verdict is not None}
+    doubted = {member.group for member, verdict in zip(members, verdicts, strict=True) if verdict == "unsure"}
     groups = [(name, list(group)) for name, group in groupby(members, key=lambda member: member.group)]
     lines = [f"{len(groups)} groups of copies, {len(members) - len(groups)} videos more than needed"]
+    if doubted:
+        lines.append(f"{len(doubted)} of the groups are unsure: look at them before you delete anything")
     for name, group in groups:
-        lines.append(f"group {name}, {len(group)} videos")
+        lines.append(f"group {name}, {len(group)} videos: {'unsure' if name in doubted else said[name]}")
         for member in group:
             file = member.metadata
             size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
-            lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}): {member.reason}")
+            equal = " the same file;" if member is not group[0] and file.sha256 == group[0].metadata.sha256 else ""
+            lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}):{equal} {member.reason}")
     return lines
 
 
-def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
+def _pair_lines(pairs: list[DuplicatePair], verdicts: Sequence[Verdict | None]) -> list[str]:
     counts = Counter(pair.kind for pair in pairs)
     lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
     return lines + [
-        f"{pair.kind:<13}  {100 * pair.probability:5.1f} %  {pair.first} ({100 * pair.first_covered:.0f} %) - "
-        f"{pair.second} ({100 * pair.second_covered:.0f} %){'  marked as a match' if pair.mark else ''}"
-        for pair in pairs
+        f"{pair.kind:<13}  {verdict or '':<8}  {_chance(pair.probability)}  "
+        f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} ({100 * pair.second_covered:.0f} %)"
+        f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
+        for pair, verdict in zip(pairs, verdicts, strict=True)
     ]

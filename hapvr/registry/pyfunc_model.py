@@ -18,13 +18,13 @@ from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from hapvr.errors import HapvrError
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import access_from_environment, lowered_limits
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.calibration import SERVED_PRECISION
 
 _LOG = logging.getLogger(__name__)
 SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
-COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "error", "warning")
+COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning")
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
 
@@ -62,9 +62,19 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             list(_pairs(model_input)), segments=segments, limits=lowered_limits(limits, params), access=self._access
         )
         precision, calibration = params.get("precision"), self._scorer.calibration
-        wanted = SERVED_PRECISION if precision is None else precision
+        wanted = DEFAULT_PRECISION if precision is None else precision
         threshold = None if calibration is None else calibration.threshold(wanted).similarity
-        table = pd.DataFrame([asdict(row) | {"threshold": threshold} for row in rows], columns=COLUMNS)
+        verdicts = [
+            ""
+            if calibration is None or row.similarity is None
+            else calibration.verdict(row.similarity, precision=wanted)
+            for row in rows
+        ]
+        answers = [
+            asdict(row) | {"threshold": threshold, "verdict": verdict}
+            for row, verdict in zip(rows, verdicts, strict=True)
+        ]
+        table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:
             table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]

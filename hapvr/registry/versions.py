@@ -27,7 +27,7 @@ import hapvr
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
-from hapvr.scorer.calibration import SERVED_PRECISION
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.settings import explain
 
 CHALLENGER = "challenger"
@@ -79,11 +79,11 @@ def signature() -> ModelSignature:
     """
     inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
     inputs.append(ColSpec(AnyType(), "references", required=False))
-    texts, numbers = ("query", "reference", "error", "warning"), ("similarity", "probability", "threshold")
+    texts, numbers = ("query", "reference", "verdict", "error", "warning"), ("similarity", "probability", "threshold")
     outputs = [ColSpec(TEXT if name in texts else NUMBER, name) for name in (*texts[:2], *numbers, *texts[2:])]
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
     outputs.append(ColSpec(Array(segment), "segments", required=False))
-    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, SERVED_PRECISION)]
+    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, DEFAULT_PRECISION)]
     params += [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
     params += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs), params=ParamSchema(params))

@@ -21,8 +21,6 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Verdict = Literal["match", "no match", "unsure"]
 
 PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
-SERVED_PRECISION = 0.9
-"""What the thresholds of a registered model's answers reach where a request does not ask for another."""
 
 MIN_PAIRS = 10
 """Matches, and other pairs, below which a curve would say more than the data does."""

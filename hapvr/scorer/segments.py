@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
+SPEED_LEAST, SPEED_LEAST_S = 1.2, 2.0
+"""How much longer one side of a segment is, as a factor and in seconds, before its speed is said to be another one."""
+
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
 MAX_PATHS = 32
@@ -48,6 +51,15 @@ class Segment:
     reference_start_s: float
     reference_end_s: float
     score: float
+
+    @property
+    def speed(self) -> float:
+        """How many seconds of the reference a second of the query shows; 1 where the difference may be one of sampling."""
+        query, reference = self.query_end_s - self.query_start_s, self.reference_end_s - self.reference_start_s
+        slower, faster = sorted((query, reference))
+        if faster - slower < SPEED_LEAST_S or faster < SPEED_LEAST * slower or slower <= 0:
+            return 1.0
+        return reference / query
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,10 @@ class DuplicatePair:
     def kind(self) -> Kind:
         return kind_of(self.first_covered, self.second_covered)
 
+    @property
+    def same_file(self) -> bool:
+        return self.first_sha256 == self.second_sha256
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMember:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,11 +18,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hapvr.errors import ArgumentError, VideoError
+from hapvr.scorer import DEFAULT_PRECISION
+from hapvr.scorer.calibration import Calibration, Verdict
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 
 MOMENT_S = 1.0
 """How far before and after a moment the query goes that is named by one second."""
+
+CANNOT_SAY = "ranked by similarity only: the model has no calibration, so it cannot say how sure it is"
 
 SCHEMA = pa.schema(
     [
@@ -39,6 +44,9 @@ SCHEMA = pa.schema(
         ("ref_covered", pa.float64()),
         ("offset", pa.float64()),
         ("mark", pa.string()),
+        ("verdict", pa.string()),
+        ("same_file", pa.bool_()),
+        ("model", pa.string()),
         ("error", pa.string()),
     ]
 )
@@ -115,7 +123,8 @@ class Match:
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. mark: "match" where somebody marked the pair, else "".
+    no segments were looked for. mark: "match" where somebody marked the pair, else "". verdict: see `verdict_of`.
+    same_file: whether query and video have the same bytes.
     """
 
     query: str
@@ -127,6 +136,8 @@ class Match:
     query_covered: float | None = None
     reference_covered: float | None = None
     mark: str = ""
+    verdict: Verdict | None = None
+    same_file: bool = False
 
     @property
     def offset_s(self) -> float | None:
@@ -139,8 +150,9 @@ class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
     seconds: of the searched part of the query. prior: share of matches for which the probabilities hold. compared: how
-    many videos were scored of those that the collection has. warnings: what speaks against believing the answer.
-    error: why there is no answer; empty if there is one.
+    many videos were scored of those that the collection has. warnings: what speaks against believing the answer. model:
+    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of the verdicts; None from
+    a model without calibration. error: why there is no answer; empty if there is one.
     """
 
     query: str
@@ -150,7 +162,32 @@ class SearchAnswer:
     compared: int = 0
     videos: int = 0
     warnings: tuple[str, ...] = ()
+    model: str = ""
+    untrained: bool = False
+    precision: float | None = None
     error: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few words; empty where there is none."""
+        counts = Counter(match.verdict for match in self.matches)
+        if self.error:
+            return ""
+        if not self.matches:
+            return "nothing found"
+        if self.precision is None:
+            return (
+                f"{_videos(counts['match'], 'matches', 'match')}; the others are {CANNOT_SAY}"
+                if counts["match"]
+                else CANNOT_SAY
+            )
+        if counts["match"]:
+            return _videos(counts["match"], "matches", "match") + (
+                f", {counts['unsure']} unsure" * bool(counts["unsure"])
+            )
+        if counts["unsure"]:
+            return f"unsure: {_videos(counts['unsure'], 'may match', 'may match')}"
+        return "probably nothing here"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,6 +200,22 @@ class FrameMatrix:
     values: NDArray[np.float64]
     threshold: float
     segments: tuple[Segment, ...]
+
+
+def verdict_of(
+    calibration: Calibration | None,
+    similarity: float,
+    *,
+    mark: str = "",
+    same_file: bool = False,
+    prior: float | None = None,
+) -> Verdict | None:
+    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration."""
+    if mark:
+        return "match" if mark == "match" else "no match"
+    if same_file:
+        return "match"
+    return None if calibration is None else calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
@@ -199,6 +252,9 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
                 "query_covered": match.query_covered,
                 "ref_covered": match.reference_covered,
                 "mark": match.mark,
+                "verdict": match.verdict,
+                "same_file": match.same_file,
+                "model": answer.model,
                 "error": "",
             }
             rows += [
@@ -221,5 +277,9 @@ def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
     values = []
     for answer in answers:
         matches = [asdict(match) | {"offset_s": match.offset_s} for match in answer.matches]
-        values.append(asdict(answer) | {"matches": matches})
+        values.append(asdict(answer) | {"headline": answer.headline, "matches": matches})
     return values
+
+
+def _videos(number: int, one: str, many: str) -> str:
+    return f"1 video {one}" if number == 1 else f"{number} videos {many}"

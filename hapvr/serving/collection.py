@@ -42,7 +42,9 @@ class OpenIndex:
     def check(self, video_id: str) -> None:
         """Raise VideoError `unknown_id` unless the index has the video."""
         if video_id not in self.searcher.collection.shard_of:
-            raise VideoError("unknown_id", f"search: the index has no video {video_id!r:.200}; GET /videos lists them")
+            raise VideoError(
+                "unknown_id", f"search: the collection has no video {video_id!r:.200}; write its id in full"
+            )
 
     def metadata(self, video_id: str) -> VideoMetadata:
         """What is known of a video. Raises VideoError `unknown_id`."""
@@ -68,7 +70,11 @@ class OpenIndex:
         rows = [row for row in all_matches(self.project) if watch_list in ("", row["watch_list"])]
         return [
             {
-                **{name: row[name] for name in ("watch_list", "query", "query_sha256", "similarity", "probability")},
+                **{
+                    name: row[name]
+                    for name in ("watch_list", "query", "query_sha256", "similarity", "probability", "verdict", "model")
+                },
+                "same_file": row["query_sha256"] == row["video_sha256"],
                 "query_id": row["query"] if row["query"] in self.searcher.collection.shard_of else "",
                 "reference": row["video_id"],
                 "query_covered": row["query_covered"],

@@ -11,12 +11,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember, group_copies
+from hapvr.search.match import verdict_of
 from hapvr.serving.collection import REFRESH_S, OpenIndex
 from hapvr.serving.requests import DuplicateFilter
 from hapvr.steps.duplicates import (
     LEAST_PROBABILITY,
     duplicate_pairs,
     metadata_of_pairs,
+    named_copies,
     outdated_duplicates,
 )
 
@@ -69,7 +71,8 @@ def listed(
         metadata = metadata_of_pairs(index.searcher, chosen)
         by_ids = {(pair.first, pair.second): pair for pair in chosen}
         groups: dict[str, list[GroupMember]] = {}
-        for member in group_copies(chosen, metadata, apart=lambda one, other: frozenset((one, other)) in apart):
+        members = group_copies(chosen, metadata, apart=lambda one, other: frozenset((one, other)) in apart)
+        for member in named_copies(members, index.searcher):
             groups.setdefault(member.group, []).append(member)
         found += [_group(name, members, by_ids, index) for name, members in groups.items()]
     found += [_pair(pair, index) for pair in chosen if pair.kind != "copy" and wanted.kind in ("", pair.kind)]
@@ -99,14 +102,14 @@ def _group(
         row = index.video_row(member.video_id) | {"keep": member.keep, "reason": member.reason, "medoid": member.medoid}
         if not member.medoid:
             pair = by_ids[min(medoid, member.video_id), max(medoid, member.video_id)]
-            row |= {"probability": pair.probability, **_seen_from(pair, medoid)}
+            row |= {"probability": pair.probability, **_seen_from(pair, medoid, index)}
         rows.append({"mark": ""} | row)
     return _row("copy", name, rows, name)
 
 
 def _pair(pair: DuplicatePair, index: OpenIndex) -> tuple[Key, dict[str, Any]]:
     first, second = (index.video_row(one) | {"medoid": one == pair.first} for one in (pair.first, pair.second))
-    second |= {"probability": pair.probability, **_seen_from(pair, pair.first)}
+    second |= {"probability": pair.probability, **_seen_from(pair, pair.first, index)}
     return _row(pair.kind, "", [first, second], f"{pair.first}\n{pair.second}")
 
 
@@ -122,12 +125,16 @@ def _row(kind: str, group: str, members: list[dict[str, Any]], name: str) -> tup
     return (KINDS.index(kind), -len(members), -probability, name), value
 
 
-def _seen_from(pair: DuplicatePair, video_id: str) -> dict[str, Any]:
-    """The mark, how much of both sides the common parts cover, and where the first begins, with this video as the query."""
+def _seen_from(pair: DuplicatePair, video_id: str, index: OpenIndex) -> dict[str, Any]:
+    """Mark and verdict, how much of both sides the common parts cover, and where the first begins, with this video as the query."""
     sides = [(pair.first_covered, pair.first_start_s), (pair.second_covered, pair.second_start_s)]
     query, reference = sides if pair.first == video_id else sides[::-1]
     return {
         "mark": pair.mark,
+        "verdict": verdict_of(
+            index.searcher.scorer.calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file
+        ),
+        "same_file": pair.same_file,
         "query_covered": query[0],
         "reference_covered": reference[0],
         "query_start_s": query[1],

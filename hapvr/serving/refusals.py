@@ -55,7 +55,7 @@ def describe(error: BaseException) -> tuple[int, dict[str, str]]:
         status, code, sentence = error.status_code, error.code, str(error.detail)
     elif isinstance(error, HTTPException):
         status, code = error.status_code, "http"
-        sentence = f"{error.detail}; GET /openapi.json lists what is answered"
+        sentence = f"{error.detail}; openapi.json lists what is answered"
     elif isinstance(error, RequestValidationError | ValidationError):
         status, code, sentence = 400, "wrong_request", explain(error)  # type: ignore[arg-type]  # FastAPI's has the same errors()
     elif isinstance(error, ArgumentError):

@@ -18,10 +18,11 @@ from starlette.responses import FileResponse, JSONResponse
 
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
-from hapvr.errors import ArgumentError, DataError, VideoError
+from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
 from hapvr.search.collection import current_index
-from hapvr.search.marks import is_digest, read_marks, unmark
+from hapvr.search.marks import Mark, is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
 from hapvr.search.match import Query as SearchQuery
@@ -89,6 +90,7 @@ class Service:
         if status == "done":
             answer = answer_values([job.future.result()])[0] | {"query_id": job.video_id}
             answer["warnings"] = [without_paths(warning) for warning in answer["warnings"]]
+            answer["model"] = _shown_model(answer["model"])
         return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
 
 
@@ -204,13 +206,20 @@ def index(service: ServiceOf) -> Any:
         "videos": found.searcher.num_videos,
         "shards": len(found.searcher.collection.shards()),
         "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
-        "model": current.model if current.model.startswith("models:/") else Path(current.model).name,
+        "model": _shown_model(found.searcher.model),
+        "untrained": found.searcher.untrained,
+        "precision": None if calibration is None else DEFAULT_PRECISION,
         "since": current.since,
         "recall": current.recall,
         "prior": None if calibration is None else calibration.prior,
         "warnings": [without_paths(text) for text in found.searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }
+
+
+def _shown_model(name: str) -> str:
+    """A model for others: no folder of this machine."""
+    return name if name.startswith("models:/") else Path(name).name
 
 
 @router.get("/videos")
@@ -269,14 +278,15 @@ async def picture(
     index: IndexOf,
     service: ServiceOf,
     video_id: str,
-    second: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+    second: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
     width: Annotated[int, Query(ge=16, le=640)] = 192,
 ) -> Response:
-    """The sampled frame that is nearest to a second, as JPEG."""
+    """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of one colour."""
     index.check(video_id)
 
     def made() -> bytes | None:
-        jpeg, small = index.pictures.at(video_id, second), io.BytesIO()
+        pictures, small = index.pictures, io.BytesIO()
+        jpeg = pictures.first(video_id) if second is None else pictures.at(video_id, second)
         if jpeg is not None:
             thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
         return small.getvalue()
@@ -293,8 +303,20 @@ async def picture(
 
 @router.get("/pairs")
 def marks(service: ServiceOf) -> Any:
-    """All marks, the oldest first."""
-    return {"marks": [asdict(row) for row in read_marks(service.project.root).rows()]}
+    """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
+    try:
+        index = service.collection.current()
+    except HapvrError:
+        index = None
+
+    def known(row: Mark) -> bool:
+        return index is not None and all(
+            name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
+            for name, digest in zip(row.names, (row.first, row.second), strict=True)
+        )
+
+    rows = read_marks(service.project.root).rows()
+    return {"marks": [asdict(row) | {"in_collection": known(row)} for row in rows]}
 
 
 @router.patch("/pairs")

@@ -8,7 +8,7 @@ duplicate_groups/groups.parquet          groups of copies over all pairs (asset 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, groupby, product
@@ -18,6 +18,7 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
 from hapvr.search.content_area import content_area
@@ -38,7 +39,7 @@ from hapvr.search.duplicates import (
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
-from hapvr.search.match import coverage
+from hapvr.search.match import coverage, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
@@ -50,6 +51,7 @@ GROUPS_PLACE = "duplicate_groups/groups.parquet"
 PICTURES_SCHEMA = pa.schema([("sha256", pa.string()), ("width_share", pa.float64()), ("height_share", pa.float64())])
 KEEP_VERSION = 2
 """Changes with the rule that chooses the copy to keep."""
+RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
@@ -169,6 +171,36 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
+def named_copies(members: list[GroupMember], searcher: Searcher) -> list[GroupMember]:
+    """The members as they are; where the weights are random, no copy is named to keep, except among files of the same bytes."""
+    if not searcher.scorer.warning:
+        return members
+    contents: dict[str, set[str]] = {}
+    for member in members:
+        contents.setdefault(member.group, set()).add(member.metadata.sha256)
+    return [
+        member if len(contents[member.group]) == 1 else replace(member, keep=False, reason=RANDOM_WEIGHTS)
+        for member in members
+    ]
+
+
+def member_verdicts(project: Project, searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
+    """What is said of each member and the medoid of its group; None for the medoid itself."""
+    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    marks = read_marks(project.root)
+    return [
+        None
+        if member.medoid
+        else verdict_of(
+            searcher.calibration,
+            member.similarity,
+            mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
+            same_file=member.metadata.sha256 == medoids[member.group],
+        )
+        for member in members
+    ]
+
+
 def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     """The groups over the pairs that are stored."""
     least = project.config.search.min_duplicate_probability
@@ -179,7 +211,7 @@ def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    return group_copies(pairs, metadata, apart=apart)
+    return named_copies(group_copies(pairs, metadata, apart=apart), searcher)
 
 
 def metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:

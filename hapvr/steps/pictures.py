@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 KEPT_VIDEOS = 16
 """Videos whose frames are in memory; at 256 px a frame has about 15 kB."""
+FLAT = 8.0
+"""Standard deviation of brightness, of 255, below which a frame counts as one colour: black, a fade."""
+LOOKED_AT = 60
+"""Frames at most among which the first that shows something is looked for."""
 GAP_PX = 4
 NUM_ROWS = 8
 NUM_MEMBERS = 6
@@ -62,6 +66,17 @@ class StoredPictures:
             return frames.jpegs[len(frames.jpegs) // 2]
         return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
 
+    def first(self, video_id: str) -> bytes | None:
+        """The JPEG of the first sampled frame that shows something; the first of all where none does."""
+        frames = self._read(video_id)
+        if frames is None or not frames.jpegs:
+            return None
+        return next(filter(_shows_something, frames.jpegs[:LOOKED_AT]), frames.jpegs[0])
+
+
+def _shows_something(jpeg: bytes) -> bool:
+    return float(np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32).std()) >= FLAT
+
 
 def pairs_sheet(pictures: StoredPictures, pairs: Sequence[DuplicatePair]) -> Sheet:
     """A row per pair, the surest first: three frames of each video from where the common part begins."""
@@ -81,7 +96,7 @@ def groups_sheet(pictures: StoredPictures, members: Sequence[GroupMember]) -> Sh
         group = list(found)
         shown = [pictures.at(member.video_id) for member in group[:NUM_MEMBERS]]
         rows.append([thumbnail(jpeg) for jpeg in shown if jpeg is not None])
-        names.append(f"group {name}, {len(group)} videos, keep {group[0].video_id}")
+        names.append(f"group {name}, {len(group)} videos, {'keep' if group[0].keep else 'with'} {group[0].video_id}")
     return picture_grid(rows, cell_px=THUMBNAIL_PX), names if any(rows) else []
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
+from hapvr.model.settings import NetworkSettings
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
-from hapvr.search.collection import CurrentIndex
+from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
@@ -90,6 +91,27 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
         return ()
     hint = "`hapvr index update` brings it up to date"
     return (f"the index was made with {current.model}, and the champion is {champion}; {hint}",)
+
+
+def model_name(project: Project, named: str) -> str:
+    """`models:/NAME/VERSION` of a registered model, the name as it is of another."""
+    return pinned_uri(named, project.tracking_uri) if "@" in named and named.startswith(REGISTERED) else named
+
+
+def index_warning(project: Project) -> str:
+    """What speaks against believing the model that the index names: that its weights are random, else ""; without an index,
+    too."""
+    if not project.root.exists(CURRENT):
+        return ""
+    return read_description(_place(project, current_index(project.root).model)).warning
+
+
+def is_untrained(folder: Path) -> bool:
+    """Whether the network of a bundle compares features as the frozen backbone gives them."""
+    settings = read_network(folder / NETWORK_FOLDER).settings
+    return isinstance(settings, NetworkSettings) and not (
+        settings.attention or settings.comparator or settings.binary_bits
+    )
 
 
 def _champion(project: Project) -> str:

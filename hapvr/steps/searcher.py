@@ -13,6 +13,7 @@ from typing import Any
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.provenance import Provenance, file_sha256
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
@@ -28,10 +29,10 @@ from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
-from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin
+from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.search.votes import Candidate
 from hapvr.steps.project import Project
-from hapvr.steps.search_model import index_bundle, registry_warnings
+from hapvr.steps.search_model import index_bundle, is_untrained, model_name, registry_warnings
 
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
@@ -68,13 +69,16 @@ class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. damage: what is wrong with the files of the index that were checked.
+    version that the index names. model: `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage:
+    what is wrong with the files of the index that were checked.
     """
 
     project: Project
     current: CurrentIndex
     indexed: Mapping[str, str]
     follows_registry: bool
+    model: str = ""
+    untrained: bool = False
     damage: list[str] = field(default_factory=list)
     _registry_warnings: tuple[str, ...] = ()
 
@@ -111,6 +115,8 @@ class Searcher(SearchEngine):
             current=current,
             indexed=index.shard_digests(),
             follows_registry=model is None and current.model.startswith("models:/"),
+            model=model_name(project, model or current.model),
+            untrained=is_untrained(folder),
         )
         searcher.look_at_registry()
         return searcher
@@ -140,6 +146,11 @@ class Searcher(SearchEngine):
     def warnings(self) -> tuple[str, ...]:
         """What every answer says of the model."""
         return (*([self.scorer.warning] if self.scorer.warning else ()), *self._registry_warnings)
+
+    @property
+    def name(self) -> str:
+        """Of the model, as people read it."""
+        return f"{self.model}, untrained" if self.untrained else self.model
 
     @property
     def calibration(self) -> Calibration:
@@ -204,7 +215,7 @@ class Searcher(SearchEngine):
         candidates, lost = self.score(embedded, shortlist, deadline)
         seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
         matches: list[Match] = []
-        for candidate, probability, mark in self._wanted(candidates, query, options):
+        for candidate, probability, mark, same_file in self._wanted(candidates, query, options):
             segments = self.segments(embedded, candidate, deadline) if options.segments else None
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
@@ -220,6 +231,10 @@ class Searcher(SearchEngine):
                     query_covered=covered[0],
                     reference_covered=covered[1],
                     mark=mark,
+                    verdict=verdict_of(
+                        scorer.calibration, candidate.similarity, mark=mark, same_file=same_file, prior=options.prior
+                    ),
+                    same_file=same_file,
                 )
             )
             if len(matches) == options.top:
@@ -233,6 +248,9 @@ class Searcher(SearchEngine):
             compared=len(candidates),
             videos=self.num_videos,
             warnings=(*self.warnings, *_lost_warning(lost)),
+            model=self.model,
+            untrained=self.untrained,
+            precision=None if calibration is None else DEFAULT_PRECISION,
         )
 
     def find_copies(
@@ -300,19 +318,20 @@ class Searcher(SearchEngine):
 
     def _wanted(
         self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
-    ) -> Iterator[tuple[ScoredCandidate, float | None, str]]:
-        """Candidates that may be shown, with their probability and mark: what people said comes before the model."""
+    ) -> Iterator[tuple[ScoredCandidate, float | None, str, bool]]:
+        """Candidates that may be shown, with their probability, mark, and whether they are the query's own file: what people
+        said comes before the model."""
         marks, calibration = read_marks(self.project.root), self.scorer.calibration
         for one in candidates:
+            content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
+            same_file = content != "" and content == query.sha256
             probability = None
             if calibration is not None:
-                probability = calibration.probability(one.similarity, prior=options.prior)
-            mark = None
-            if len(marks) and query.sha256:
-                mark = marks.verdict(query.sha256, self.collection.metadata.of(one.video_id).sha256)
+                probability = 1.0 if same_file else calibration.probability(one.similarity, prior=options.prior)
+            mark = marks.verdict(query.sha256, content) if query.sha256 else None
             unlikely = probability is not None and probability < options.min_probability
             if mark == "match" or (mark is None and not unlikely):
-                yield one, probability, mark or ""
+                yield one, probability, mark or "", same_file
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:

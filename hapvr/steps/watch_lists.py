@@ -48,6 +48,8 @@ SCHEMA = pa.schema(
         ("video_end_s", pa.float64()),
         ("query_covered", pa.float64()),
         ("video_covered", pa.float64()),
+        ("verdict", pa.string()),
+        ("model", pa.string()),
         ("since", pa.string()),
     ]
 )
@@ -93,7 +95,8 @@ def make_watch_matches(
 
     The shard's own descriptors are compared exactly, so that other shards, however alike, take no place among the nearest.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
-    only once. Raises DataError for a shard that is not in the index, and for a model without calibration.
+    only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
+    model without calibration.
     """
     root, queries, place = project.root, watch_queries(project), _place(key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
@@ -119,7 +122,8 @@ def make_watch_matches(
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
             write_rows(root, place, table, fingerprint="" if failed else wanted)
-    announced = AlertOutbox(root).put(_messages(table)) if project.config.watch.webhook is not None else 0
+    wished = project.config.watch.webhook is not None and not searcher.scorer.warning
+    announced = AlertOutbox(root).put(_messages(table)) if wished else 0
     return WatchMatches(key, table, place, done, announced, failed)
 
 
@@ -215,6 +219,8 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
                 "video_end_s": first and first.reference_end_s,
                 "query_covered": match.query_covered,
                 "video_covered": match.reference_covered,
+                "verdict": match.verdict,
+                "model": within.model,
             }
         )
     return rows

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import make_watch_matches
@@ -63,7 +63,7 @@ def search_for(page: Page, client: Client, text: str) -> None:
     page.goto(f"{client.address}/#/")
     page.get_by_label("A video of the collection").fill(text)
     page.get_by_role("button", name="Search", exact=True).click()
-    expect(page.locator(".result").first).to_be_visible()
+    expect(page.locator(".headline")).to_be_visible()
 
 
 def times_are(page: Page, query: float, reference: float) -> None:
@@ -81,7 +81,12 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     first = page.locator(".result").first
     expect(first).to_contain_text("in/trips/part.mp4")
     expect(first).to_contain_text(PART)
-    expect(first).to_contain_text(re.compile(r"9\d\.\d %"))
+    expect(first).to_contain_text(re.compile(r"match\s*9\d\.\d %"))
+    expect(page.locator(".headline")).to_have_text("1 video matches")
+    expect(page.get_by_alt_text("the query", exact=True)).to_be_visible()
+    tail = page.locator("details.tail")
+    expect(tail.locator("summary")).to_have_text("9 more that do not match")
+    assert tail.locator(".result").first.is_hidden()
     page.wait_for_function(
         "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => one.naturalWidth)"
     )
@@ -127,6 +132,9 @@ def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client,
     expect(page.locator("h1")).to_have_text("in/long.mp4")
     times_are(page, 2, 25)
     expect(page.locator("figcaption").first).to_contain_text(clip.name)
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.querySelector('.asked video').readyState >= 2")
+    page.locator(".result").first.click()
     page.reload()  # the answer is still known, the file is not
     expect(page.get_by_text("is not in the browser any more")).to_be_visible()
     assert page.locator("canvas.matrix").is_visible()
@@ -143,10 +151,15 @@ def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
     page.keyboard.press("n")
     expect(button).to_have_attribute("aria-pressed", "true")
     search_for(page, client, "in/short.mp4")
-    assert "copy of short" not in page.locator(".results").inner_text()
+    assert "copy of short" not in page.locator(".view").inner_html()
+    expect(page.locator(".headline")).to_have_text("Probably nothing here")
     page.get_by_role("link", name="Marks").click()
     expect(page.locator("tbody tr")).to_have_count(1)
     screenshot(page, "search-3-marks")
+    page.get_by_role("link", name="Compare").click()
+    page.locator("canvas.matrix").wait_for()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Take back").click()
     expect(page.locator("tbody tr")).to_have_count(0)
     assert client.get("/pairs").json["marks"] == []
@@ -180,6 +193,29 @@ def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
     expect(page.locator("h1")).to_have_text("in/long.mp4")
     expect(page.locator("canvas.matrix")).to_be_visible()
     expect(page.get_by_role("button", name="0:01\u20130:09 = 0:20\u20130:28")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_cards(browser: Browser, client: Client, scheme: Literal["light", "dark"]) -> None:
+    """At 390 px nothing lies beyond the right edge; rows of tables are cards whose values say what they are."""
+    client.ask("PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": "not_a_match"})
+    with browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=scheme) as context:
+        page = context.new_page()
+        search_for(page, client, "in/long.mp4")
+        for view in ("results", "duplicates", "marks", "watch"):
+            if view != "results":
+                page.goto(f"{client.address}/#/{view}")
+                page.locator("tbody tr").first.wait_for()
+                assert page.locator("thead").first.is_hidden()
+            assert (
+                page.evaluate(
+                    """() => [...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > 390.5)
+                .map((one) => one.outerHTML)"""
+                )
+                == []
+            )
+            screenshot(page, f"search-7-phone-{scheme}-{view}")
+    client.ask("PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": None})
 
 
 @pytest.fixture

@@ -38,7 +38,12 @@ def call(project: Project, *arguments: object, exit_code: int = 0) -> str:
 
 
 def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None:
-    text = call(project, "search", clip, "--top", 2)
+    short, text = call(project, "search", clip), call(project, "search", clip, "--all")
+    assert "answer   1 video matches" in text
+    folded = text.count("  no match  ")
+    assert folded
+    assert f"{folded} more that do not match: --all shows them" in short
+    assert short.count("in/") == 9 - folded
     assert "compared with 9 of 9 videos" in text
     assert "query 0:02-0:08 = 0:25-0:31" in text
     assert text.index("in/long.mp4") < text.index("   2  ")
@@ -52,6 +57,9 @@ def test_programs_get_json(project: Project, clip: Path) -> None:
     assert first["matches"][0]["reference"] == "in/long.mp4"
     assert first["matches"][0]["segments"][0]["reference_start_s"] == 25
     assert 0 < first["prior"] < 1
+    assert (first["headline"][:15], first["precision"], first["untrained"]) == ("1 video matches", 0.95, True)
+    assert Path(first["model"]).is_dir()
+    assert (first["matches"][0]["verdict"], first["matches"][-1]["verdict"]) == ("match", "no match")
     assert second["matches"][0]["reference"] == "in/trips/copy of short.mp4"
     output = call(project, "search", "--id", "in/absent.mp4", "--id", "in/short.mp4", "--json", exit_code=1)
     failed, fine = json.loads(output)["queries"]
@@ -65,6 +73,8 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
     call(project, "search", clip, "--out", tmp_path / "m.csv")
     rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert list(rows[0])[:7] == VSC_COLUMNS
+    assert (rows[0]["verdict"], rows[0]["same_file"], rows[-1]["verdict"]) == ("match", "false", "no match")
+    assert Path(rows[0]["model"]).is_dir()
     assert (rows[0]["ref_id"], float(rows[0]["ref_start"]), float(rows[0]["ref_end"])) == ("in/long.mp4", 25, 31)
     call(project, "search", clip, "--out", tmp_path / "m.parquet")
     stored = pl.read_parquet(tmp_path / "m.parquet")

@@ -25,7 +25,7 @@ from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, materialize, requested
 from tests.registry.empty_store import new_store
-from tests.steps.search_projects import copied_project, network_folder
+from tests.steps.search_projects import copied_project, network_folder, with_real_weights
 
 pytestmark = pytest.mark.slow
 
@@ -35,16 +35,14 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
     tracker = tracker_of(project)
     run_id = tracker.start(f"run-{seed}", name=f"run-{seed}", params={}, tags={})
     config = project.config
-    bundle = write_bundle(
-        project.folder / f"bundle-{seed}",
-        BundleParts(
-            network_folder=network_folder(project.folder, seed=seed),
-            backbone=load_backbone(config.backbone),
-            whitening=load_whitening(project.root),
-            sampling=config.sampling,
-            calibration=calibrated,
-        ),
+    parts = BundleParts(
+        network_folder=network_folder(project.folder, seed=seed),
+        backbone=load_backbone(config.backbone),
+        whitening=load_whitening(project.root),
+        sampling=config.sampling,
+        calibration=calibrated,
     )
+    bundle = with_real_weights(write_bundle(project.folder / f"bundle-{seed}", parts))
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)

@@ -21,14 +21,16 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
     names = ["a.mp4", "b.mp4", "bad.mp4", "copy.mp4"]
     pairs = [(str(registered.clips / "a.mp4"), str(registered.clips / name)) for name in names]
     table = model.predict(pd.DataFrame(pairs, columns=["query", "reference"]))
-    assert list(table.columns) == ["query", "reference", "similarity", "probability", "threshold", "error", "warning"]
+    columns = ["query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning"]
+    assert list(table.columns) == columns
     scorer = load_bundle(registered.bundle)
     assert scorer.calibration is not None
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
         assert (row.query, row.reference, row.error) == (wanted.query, wanted.reference, wanted.error)
-        assert row.threshold == scorer.calibration.threshold(0.9).similarity
+        assert row.threshold == scorer.calibration.threshold(0.95).similarity
         if not wanted.error:
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)
+            assert row.verdict == scorer.calibration.verdict(row.similarity, precision=0.95)
             assert row.probability == pytest.approx(wanted.probability, abs=1e-4)
     assert table["error"][2].startswith("not_video: ")
     assert pd.isna(table["similarity"][2])

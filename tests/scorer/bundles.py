@@ -26,9 +26,15 @@ BACKBONE = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(sourc
 SAMPLING = SamplingConfig(fps=2.0, short_side_px=146, timeout_s=60, workers=2)
 
 
+BLACK = -1
+"""The seed of a black picture."""
+
+
 def scene(seed: int, size: tuple[int, int] = (192, 160)) -> np.ndarray:
     """A picture of coloured blocks, [H, W, 3] uint8."""
     width, height = size
+    if seed == BLACK:
+        return np.zeros((height, width, 3), np.uint8)
     small = numpy_rng(seed, "scene").integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
     return np.kron(small, np.ones((16, 16, 1), np.uint8))
 

@@ -20,7 +20,7 @@ from hapvr.serving.server import Server
 from hapvr.steps.duplicates import make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
-from tests.scorer.bundles import write_scenes
+from tests.scorer.bundles import BLACK, write_scenes
 from tests.steps.search_projects import searchable_project
 
 GONE = "in/gone.mp4"
@@ -32,7 +32,7 @@ REPLACED = "in/replaced.mp4"
 
 def fill_collection(folder: Path) -> None:
     """A collection with an index and its duplicates, one video whose file is gone, and one whose file was replaced."""
-    gone = write_scenes(folder / "videos" / "gone.mp4", list(range(700, 705)))
+    gone = write_scenes(folder / "videos" / "gone.mp4", [BLACK, *range(700, 705)])
     replaced = write_scenes(folder / "videos" / "replaced.mp4", list(range(710, 715)))
     project = searchable_project(folder)
     searcher = Searcher.open(project)

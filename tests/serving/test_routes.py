@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hapvr.steps.duplicates import RANDOM_WEIGHTS
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -56,6 +57,9 @@ def test_thumbnails_are_small_pictures(client: Client) -> None:
     answer = client.get(f"/thumbnails/{COPY}", second=3.2, width=64)
     with Image.open(io.BytesIO(answer.body)) as picture:
         assert (picture.format, picture.width) == ("JPEG", 64)
+    for asked, is_black in (({"second": 0}, True), ({}, False)):  # the first that shows something
+        with Image.open(io.BytesIO(client.get(f"/thumbnails/{GONE}", **asked).body)) as picture:
+            assert (np.asarray(picture).mean() < 20) == is_black
 
 
 @pytest.mark.parametrize(
@@ -151,8 +155,8 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
         ({"id": SHORT, "top": 0}, 400, "top"),
         ({"id": SHORT, "from": 5, "to": 3}, 400, "wanted 0 <= from < to"),
         ({"id": SHORT, "from": 500}, 422, "has no frame from 500 s on"),
-        ({"id": "in/absent.mp4"}, 404, "the index has no video 'in/absent.mp4'"),
-        ({"id": "../../etc/passwd"}, 404, "the index has no video"),
+        ({"id": "in/absent.mp4"}, 404, "the collection has no video 'in/absent.mp4'"),
+        ({"id": "../../etc/passwd"}, 404, "the collection has no video"),
         ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 cannot be read: No such file"),
         ({"url": "file:///etc/passwd"}, 403, "wanted a path or an http(s) URL"),
         ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
@@ -212,7 +216,9 @@ def test_groups_and_pairs_are_filtered(client: Client) -> None:
     assert found["shards_searched"] == found["shards"] > 0
     group, overlap = found["groups"]
     assert (group["kind"], {row["id"] for row in group["members"]}) == ("copy", {SHORT, COPY})
-    assert [row["keep"] for row in group["members"]].count(True) == 1
+    assert not any(row["keep"] for row in group["members"])  # its weights are random
+    assert {row["reason"] for row in group["members"]} == {RANDOM_WEIGHTS}
+    assert [row["verdict"] for row in group["members"] if not row["medoid"]] == ["match"]
     assert group["differing"] == ["num_bytes"]
     assert overlap["kind"] == "overlap"
     assert "duration_s" in overlap["differing"]
@@ -223,7 +229,7 @@ def test_groups_and_pairs_are_filtered(client: Client) -> None:
         ({"folder": "elsewhere"}, 0),
         ({"source": "in"}, 2),
         ({"source": "i"}, 0),
-        ({"min_probability": 0.9999}, 0),
+        ({"min_probability": 1}, 0),
     ):
         assert client.get("/duplicates", **values).json["total"] == total, values
     first = client.get("/duplicates", limit=1).json

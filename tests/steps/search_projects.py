@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import torch_rng
@@ -47,7 +49,7 @@ def calibration() -> Calibration:
     """As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
     steps = [step / 100 for step in range(20)]
     return fit_calibration(
-        [0.7 + step for step in steps], [0.1 + step for step in steps] * 4, source={}, frame_threshold=0.6
+        [0.7 + step for step in steps] * 20, [0.1 + step for step in steps] * 80, source={}, frame_threshold=0.6
     )
 
 
@@ -86,6 +88,13 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             onnx_folder=folder / "exported" if onnx else None,
         ),
     )
+
+
+def with_real_weights(bundle: Path) -> Path:
+    """The bundle, as if the weights of its backbone were not random."""
+    file = bundle / SCORER_FILE
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"warning": ""}), encoding="utf-8")
+    return bundle
 
 
 def copied_project(small_project: Project, folder: Path, **search: object) -> Project:

@@ -11,6 +11,7 @@ import pytest
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
     GROUPS_PLACE,
+    RANDOM_WEIGHTS,
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
@@ -22,7 +23,7 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
-from tests.steps.search_projects import bundle_of, copied
+from tests.steps.search_projects import bundle_of, copied, with_real_weights
 
 LIKELY = 0.5
 MINIMUM = {"search.min_duplicate_probability": LIKELY}
@@ -62,8 +63,13 @@ def test_pairs_have_their_kind(project: Project) -> None:
 
 
 def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
+    """No copy is named by a model with random weights, but one is by the same model with others."""
     members = make_duplicate_groups(project, Searcher.open(project))
     assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
+    assert {(member.keep, member.reason) for member in members} == {(False, RANDOM_WEIGHTS)}
+    project.root.delete(GROUPS_PLACE)
+    bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
+    members = make_duplicate_groups(project, Searcher.open(project, model=str(with_real_weights(bundle))))
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
     assert stored["keep"].sum() == 1
     assert stored["group"].n_unique() == 1

@@ -17,7 +17,7 @@ from PIL import Image
 from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.search.marks import mark
-from hapvr.search.match import Match, Part, answer_table, answer_values
+from hapvr.search.match import CANNOT_SAY, Match, Part, answer_table, answer_values
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 from tests.conftest import CHECKOUT, write_sound
@@ -225,8 +225,22 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert best.rank == 1
     assert best.query_covered is not None
     # what somebody said stays, whatever the model thinks
-    assert names(searcher.search(elsewhere, SearchOptions(min_probability=0.9999)).matches) == ["in/other 0.mp4"]
+    kept = searcher.search(elsewhere, SearchOptions(min_probability=0.9999)).matches
+    assert [(match.reference, match.verdict, match.same_file) for match in kept] == [
+        ("in/short.mp4", "match", True),
+        ("in/other 0.mp4", "match", False),
+    ]
     assert "in/trips/copy of short.mp4" not in names(searcher.search_id("in/short.mp4").matches)
+
+
+def test_without_calibration_nothing_is_unsure(copied: Project, tmp_path: Path) -> None:
+    """The answer says that it cannot say; only the query's own file is a match."""
+    searcher = Searcher.open(copied, model=str(bundle_of(copied, tmp_path, calibrated=False)))
+    answer = searcher.search_id("in/long.mp4")
+    assert (answer.headline, answer.precision) == (CANNOT_SAY, None)
+    assert {match.verdict for match in answer.matches} == {None}
+    answer = searcher.search(searcher.collection.metadata.of("in/long.mp4").path or "")
+    assert answer.headline == f"1 video matches; the others are {CANNOT_SAY}"
 
 
 def test_a_damaged_index_answers_no_more(copied: Project) -> None:

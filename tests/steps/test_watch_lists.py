@@ -18,7 +18,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
 from tests.conftest import make_feature_data, write_settings
 from tests.scorer.bundles import scene, write_scenes
-from tests.steps.search_projects import LONG, searchable_project
+from tests.steps.search_projects import LONG, searchable_project, with_real_weights
 
 pytestmark = pytest.mark.slow
 
@@ -62,8 +62,13 @@ def leaked(project: Project, *, webhook: dict[str, object] | None = None) -> Pro
 
 
 def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Project) -> None:
-    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared."""
+    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared.
+
+    A model with random weights announces nothing."""
     project = leaked(watched, webhook=WEBHOOK)
+    compare(project)
+    assert AlertOutbox(project.root).counts() == (0, 0)
+    with_real_weights(watched.folder / "bundle-0")
     made = compare(project)
     found = pairs(project)
     assert ("leak.mp4", "in/long.mp4") in found
@@ -73,6 +78,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     for one in made:
         assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
+    assert (row["verdict"], row["model"]) == ("match", str(watched.folder / "bundle-0"))
     assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
     assert AlertOutbox(project.root).counts() == (0, len(found))
     for name in ("text.mp4", "gone.mp4"):

@@ -1,6 +1,7 @@
 // Calls of the service. An error of any kind has one sentence.
 
 const AWAY = "The service does not answer. Is `hapvr serve` still running?";
+const UNEXPLAINED = "The service could not do this and did not say why. Its log says more.";
 const WAIT_S = 10;
 
 async function value(answer) {
@@ -8,10 +9,16 @@ async function value(answer) {
   try {
     found = await answer.json();
   } catch {
-    throw new Error(`The service answered ${answer.status} without a reason.`);
+    throw new Error(UNEXPLAINED);
   }
-  if (!answer.ok) throw new Error(found.error || `The service answered ${answer.status}.`);
+  if (!answer.ok) throw new Error(plain(found.error) || UNEXPLAINED);
   return found;
+}
+
+// A sentence of the service without the name of its part, which only a program needs.
+function plain(sentence) {
+  const said = (sentence ?? "").replace(/^(search|query|jobs|pairs|video|index|watch|media|thumbnails): /, "");
+  return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
 async function call(path, options) {
@@ -36,8 +43,9 @@ export const getIndex = () => get("index");
 export const getVideo = (id) => get(`videos/${encodeURIComponent(id)}`);
 export const getJob = (job) => get(`jobs/${encodeURIComponent(job)}`);
 export const media = (id) => `media/${encodeURIComponent(id)}`;
-export const thumbnail = (id, second = 0, width = 192) =>
-  `thumbnails/${encodeURIComponent(id)}?second=${Math.max(second, 0).toFixed(2)}&width=${width}`;
+// Without a second: the first picture that shows something.
+export const thumbnail = (id, second = null, width = 192) =>
+  `thumbnails/${encodeURIComponent(id)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width })}`;
 
 export const mark = (pair, verdict) => call("pairs", {
   method: "PATCH",
@@ -83,6 +91,6 @@ async function ended(job, { progress, signal }) {
   } finally {
     signal.removeEventListener("abort", cancel);
   }
-  if (job.status === "failed") throw new Error(job.error);
+  if (job.status === "failed") throw new Error(plain(job.error));
   return job;
 }

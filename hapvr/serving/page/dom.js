@@ -24,6 +24,9 @@ export function clock(seconds) {
 
 export const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
 
+// Only what is certain has 100.0 %.
+export const probability = (value) => percent(value < 1 ? Math.min(value, 0.999) : 1, 1);
+
 export function bytes(count) {
   for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
     if (count >= size) return `${(count / size).toFixed(1)} ${unit}`;
@@ -41,13 +44,17 @@ export function notice(text, kind = "warning") {
   return element("p", { class: `notice ${kind}` }, text);
 }
 
-// The probability as a bar and a number; the similarity alone where the model has no calibration.
+export const verdictClass = (verdict) => (verdict ?? "").replace(" ", "_");
+
+// The verdict, and the probability as a bar and a number; the similarity alone where the model has no calibration.
 export function chance(row) {
+  const verdict = row.verdict && element("strong", { class: `said ${verdictClass(row.verdict)}` }, row.verdict);
   const similarity = row.similarity === undefined ? null
     : element("span", { class: "quiet" }, `similarity ${row.similarity >= 0 ? "+" : ""}${row.similarity.toFixed(3)}`);
-  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, similarity);
-  return element("div", { class: "chance" },
-    element("strong", {}, percent(row.probability, 1)),
+  const same = row.same_file && element("span", {}, "the same file");
+  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, similarity);
+  return element("div", { class: `chance ${verdictClass(row.verdict)}` },
+    verdict, same, element("span", {}, probability(row.probability)),
     element("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: row.probability,
                        "aria-label": "probability of a match" }),
     similarity);
@@ -55,11 +62,18 @@ export function chance(row) {
 
 export const markNames = { match: "match", not_a_match: "not a match" };
 
-// The seconds of query and video in the middle of a part: many videos begin with black.
+// The seconds of query and video in the middle of a part; none without one: many videos begin with black.
 export const middle = (part) => part
-  ? [(part.query_start_s + part.query_end_s) / 2, (part.reference_start_s + part.reference_end_s) / 2] : [0, 0];
+  ? [(part.query_start_s + part.query_end_s) / 2, (part.reference_start_s + part.reference_end_s) / 2] : [null, null];
+
+// How fast the query is, where that is more than sampling can explain; as `Segment.speed`.
+function speed(part) {
+  const [query, reference] = [part.query_end_s - part.query_start_s, part.reference_end_s - part.reference_start_s];
+  const [less, more] = [Math.min(query, reference), Math.max(query, reference)];
+  return more - less < 2 || more < 1.2 * less || less <= 0 ? "" : `, at ${(reference / query).toFixed(1)}× speed`;
+}
 
 export function span(part) {
   return `${clock(part.query_start_s)}–${clock(part.query_end_s)} = ` +
-    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}`;
+    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}${speed(part)}`;
 }

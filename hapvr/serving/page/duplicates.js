@@ -1,7 +1,7 @@
 // Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
 
 import { get, getIndex, mark, media } from "./api.js";
-import { bytes, clock, element, markNames, notice, number, percent, say } from "./dom.js";
+import { bytes, chance, clock, element, markNames, notice, number, percent, probability, say } from "./dom.js";
 import { picture } from "./results.js";
 import { keepPairs, pairAddress } from "./session.js";
 
@@ -58,9 +58,11 @@ export async function showDuplicates(place, values) {
       next = found.next;
       shown += found.groups.length;
       count.textContent = `${number(shown)} of ${number(found.total)} groups and pairs`;
+      const unseen = !found.shards_searched;
       if (found.shards_searched < found.shards) state.replaceChildren(notice(
-        `${found.shards - found.shards_searched} of ${found.shards} shards have not been looked through; \`hapvr duplicates\` does it.`));
-      if (!found.total) list.replaceChildren(element("p", { class: "card empty" }, "Nothing found."));
+        `${unseen ? "This collection has" : "Some videos of this collection have"} not been looked through for duplicates yet. ` +
+        "Run `hapvr duplicates`; this page then shows what it found."));
+      if (!found.total) list.replaceChildren(element("p", { class: "card empty" }, unseen ? "Not looked through yet." : "Nothing found."));
       list.append(...found.groups.map((group) => card(group, pairs)));
       keepPairs(pairs, location.hash);
     } catch (error) {
@@ -78,7 +80,7 @@ function card(group, pairs) {
   const [title, hint] = KINDS[group.kind];
   const rows = group.members.map((row) => {
     const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id,
-      match: { reference: row.id, probability: row.probability, mark: row.mark, segments: [] } };
+      match: { reference: row.id, probability: row.probability, mark: row.mark, verdict: row.verdict, same_file: row.same_file, segments: [] } };
     if (pair) pairs.push(pair);
     const state = element("span", {});
     const refuse = async (event) => {
@@ -92,16 +94,16 @@ function card(group, pairs) {
       }
     };
     return element("tr", {},
-      element("td", {}, picture(row.id, row.reference_start_s ?? 0, "")),
+      element("td", {}, picture(row.id, null, "")),
       element("td", { class: "name" },
         row.playable ? element("a", { href: media(row.id), target: "_blank", rel: "noopener" }, row.id) : row.id,
         row.keep && element("span", { class: "badge match" }, "keep"),
         row.mark && element("span", { class: `badge ${row.mark}` }, `marked: ${markNames[row.mark]}`),
         row.reason && element("span", { class: "quiet block" }, row.reason)),
-      FACTS.map(([, fields, text]) => fields.some((field) => different.has(field))
-        ? element("td", { class: "number differs" }, element("span", { title: "differs" }, "≠ ", text(row)))
-        : element("td", { class: "number" }, text(row))),
-      element("td", { class: "number" }, row.probability === undefined ? "" : percent(row.probability, 1),
+      FACTS.map(([label, fields, text]) => fields.some((field) => different.has(field))
+        ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
+        : element("td", { class: "number", "data-label": label }, text(row))),
+      element("td", {}, row.probability !== undefined && chance(row),
         row.query_covered !== undefined && element("span", { class: "quiet block" },
           `covers ${percent(row.query_covered)} / ${percent(row.reference_covered)}`)),
       element("td", { class: "actions" }, pair && [
@@ -109,9 +111,9 @@ function card(group, pairs) {
         element("button", { type: "button", onclick: refuse, "aria-label": `${row.id} is not a match` }, "Not a match"), state]));
   });
   return element("section", { class: "card group" },
-    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${percent(group.probability, 1)}`)),
-    element("div", { class: "scroll" }, element("table", {},
-      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Probability", ""].map((text) =>
+    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${probability(group.probability)}`)),
+    element("div", { class: "scroll" }, element("table", { class: "stack" },
+      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Verdict", ""].map((text) =>
         element("th", { scope: "col" }, text)))),
       element("tbody", {}, rows))));
 }

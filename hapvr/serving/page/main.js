@@ -1,7 +1,7 @@
 // Which view an address shows. The address after # holds all that a view needs, so links and reloads work.
 
 import { getIndex } from "./api.js";
-import { element, notice, number } from "./dom.js";
+import { element, notice, number, percent } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { showMarks } from "./marks.js";
 import { showPair } from "./pair.js";
@@ -56,8 +56,8 @@ async function showIndex() {
   const line = document.getElementById("index");
   try {
     const index = await getIndex();
-    line.textContent = index.videos ? `${number(index.videos)} videos · ${index.model}` : "no index";
-    line.title = index.since ? `index since ${index.since}, recall ${index.recall}` : "";
+    line.textContent = index.videos ? `${number(index.videos)} videos · ${index.model}${index.untrained ? ", untrained" : ""}` : "no collection yet";
+    line.title = index.since ? `made ${index.since}; finds ${percent(index.recall, 1)} of the nearest frames` : "";
     keepWarnings(index.warnings ?? []);
     notices.replaceChildren(
       ...(index.problem ? [notice(index.problem, "problem")] : []),

@@ -2,6 +2,7 @@
 
 import { get, mark } from "./api.js";
 import { element, markNames, notice, say } from "./dom.js";
+import { keepPairs, pairAddress } from "./session.js";
 
 // Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
 export function verdicts(pair, match, state, label = "") {
@@ -33,6 +34,9 @@ export async function showMarks(place) {
   const { marks } = await get("pairs");
   place.append(element("h1", {}, "Marks"), element("p", { class: "quiet" },
     "Marks are kept by the content of the files. Searches and duplicates leave out what does not match, and keep what matches."));
+  const pairs = marks.toReversed().filter((row) => row.in_collection)
+    .map((row) => ({ query: row.names[0], reference: row.names[1], name: row.names[0] }));
+  keepPairs(pairs, location.hash);
   if (!marks.length) {
     place.append(element("p", { class: "card empty" }, "No pair is marked."));
     return;
@@ -41,9 +45,10 @@ export async function showMarks(place) {
   const body = element("tbody", {}, marks.toReversed().map((row) => {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
-      element("td", { class: "name" }, row.names[0]), element("td", { class: "name" }, row.names[1]),
-      element("td", { class: "quiet" }, row.since.slice(0, 16).replace("T", " ")),
-      element("td", {}, element("button", { type: "button", onclick: take,
+      row.names.map((name) => element("td", { class: "name" }, name)),
+      element("td", { class: "quiet", "data-label": "Since (UTC)" }, row.since.slice(0, 16).replace("T", " ")),
+      element("td", { class: "actions" }, row.in_collection && element("a", { class: "button", "aria-label": `Compare ${row.names[0]} and ${row.names[1]}`,
+        href: pairAddress({ query: row.names[0], reference: row.names[1] }) }, "Compare"), element("button", { type: "button", onclick: take,
         "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));
     async function take() {
       try {
@@ -56,7 +61,7 @@ export async function showMarks(place) {
     }
     return line;
   }));
-  place.append(state, element("div", { class: "card scroll" }, element("table", {},
+  place.append(state, element("div", { class: "card scroll" }, element("table", { class: "stack" },
     element("thead", {}, element("tr", {}, ["Said", "Video", "Video", "Since (UTC)", ""].map((text) => element("th", { scope: "col" }, text)))),
     body)));
 }

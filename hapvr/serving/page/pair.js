@@ -59,13 +59,15 @@ export async function showPair(place, values) {
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
   else verdict.show(answer.mark);
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
+  const file = fileOf(job);
   let map = null;
   both = players({
     query: {
       title: name,
-      source: query ? (first.playable ? media(query) : null) : fileOf(job),
-      poster: query ? (at) => thumbnail(query, at, 640) : null,
+      source: query ? (first.playable ? media(query) : null) : file && !file.still ? file.address : null,
+      poster: query ? (at) => thumbnail(query, at, 640) : file?.still ? () => file.address : null,
       note: query ? "There is no file of this video; its sampled pictures are shown."
+        : file ? "A still picture."
         : "The file of this query is not in the browser any more; search for it again to see it here.",
     },
     reference: {

@@ -1,8 +1,8 @@
 // The ranked list of one search.
 
 import { thumbnail } from "./api.js";
-import { chance, clock, element, markNames, middle, notice, number, percent, span } from "./dom.js";
-import { answerOf, keepPairs, pairAddress, unsaid } from "./session.js";
+import { chance, clock, element, markNames, middle, notice, number, percent, span, verdictClass } from "./dom.js";
+import { answerOf, fileOf, keepPairs, pairAddress, unsaid } from "./session.js";
 
 export async function showResults(place, values) {
   const id = values.get("job");
@@ -13,21 +13,39 @@ export async function showResults(place, values) {
   }));
   keepPairs(pairs, location.hash);
 
-  const share = answer.prior === null ? "" : ` Probabilities hold where ${(100 * answer.prior).toPrecision(3) * 1} % of the pairs match.`;
+  const share = answer.prior === null ? "" : `, verdicts at precision ${answer.precision} where ` +
+    `${(100 * answer.prior).toPrecision(3) * 1} % of the pairs match`;
+  const best = answer.matches[0];
   place.append(
-    element("h1", { class: "name" }, answer.query),
-    element("p", { class: "quiet" }, `${clock(answer.seconds)} long; compared with ${number(answer.compared)} of ` +
-      `${number(answer.videos)} videos.${share}`),
+    element("div", { class: "asked" },
+      queryPicture(ofCollection ? answer.query_id : "", fileOf(id), middle(best?.segments[0])[0]),
+      element("div", {},
+        element("h1", { class: "name" }, answer.query),
+        element("p", { class: `headline ${verdictClass(best?.verdict)}` }, answer.headline[0].toUpperCase() + answer.headline.slice(1)),
+        element("p", { class: "quiet" }, `${clock(answer.seconds)} long; compared with ${number(answer.compared)} of ` +
+          `${number(answer.videos)} videos. Model ${answer.model}${answer.untrained ? ", untrained" : ""}${share}.`))),
     ...unsaid(answer.warnings).map((text) => notice(text)),
   );
-  if (!pairs.length) {
-    place.append(element("p", { class: "card empty" }, "Nothing found."), element("p", {}, element("a", { href: "#/" }, "New search")));
-    return;
-  }
-  place.append(
-    element("ol", { class: "results" }, pairs.map((pair) => row(pair, ofCollection))),
-    element("p", {}, element("a", { href: "#/" }, "New search")),
-  );
+  const list = (some) => element("ol", { class: "results" }, some.map((pair) => row(pair, ofCollection)));
+  const [shown, folded] = [pairs.filter((pair) => !isTail(pair)), pairs.filter(isTail)];
+  if (shown.length) place.append(list(shown));
+  if (folded.length) place.append(element("details", { class: "tail" },
+    element("summary", {}, `${number(folded.length)}${shown.length ? " more" : ""} that do not match`), list(folded)));
+  place.append(element("p", {}, element("a", { href: "#/" }, "New search")));
+}
+
+const isTail = (pair) => pair.match.verdict === "no match";
+
+// What was searched for: a picture of the collection, or of the browser's own file.
+function queryPicture(id, file, second) {
+  if (id) return picture(id, second, "the query");
+  if (!file) return null;
+  const shown = file.still
+    ? element("img", { src: file.address, alt: "the query", width: 144, height: 81 })
+    : element("video", { src: `${file.address}#t=${(second ?? 1).toFixed(2)}`, muted: true, preload: "auto", "aria-label": "the query",
+                         width: 144, height: 81 });
+  shown.addEventListener("error", () => shown.remove());
+  return shown;
 }
 
 function row(pair, ofCollection) {
@@ -36,8 +54,8 @@ function row(pair, ofCollection) {
   return element("li", {}, element("a", { class: "card result", href: pairAddress(pair) },
     element("span", { class: "rank" }, number(match.rank)),
     element("span", { class: "pictures" },
-      ofCollection && picture(pair.query, at[0], `query at ${clock(at[0])}`),
-      picture(match.reference, at[1], `match at ${clock(at[1])}`)),
+      ofCollection && match.segments.length > 0 && picture(pair.query, at[0], `query at ${clock(at[0])}`),
+      picture(match.reference, at[1], at[1] === null ? "" : `match at ${clock(at[1])}`)),
     element("span", { class: "what" },
       element("span", { class: "name" }, match.reference),
       match.mark && element("span", { class: `badge ${match.mark}` }, `marked: ${markNames[match.mark]}`),

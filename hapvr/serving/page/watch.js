@@ -14,7 +14,7 @@ export async function showWatch(place, values) {
   lists.addEventListener("change", () => { location.hash = `#/watch?${new URLSearchParams({ watch_list: lists.value })}`; });
   const count = element("p", { class: "quiet", role: "status" });
   const body = element("tbody");
-  const table = element("div", { class: "card scroll" }, element("table", {},
+  const table = element("div", { class: "card scroll" }, element("table", { class: "stack" },
     element("thead", {}, element("tr", {}, ["Found (UTC)", "", "Video", "Query", "Probability", ""].map((text) =>
       element("th", { scope: "col" }, text)))), body));
   const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
@@ -31,7 +31,7 @@ export async function showWatch(place, values) {
     lists.replaceChildren(...["", ...found.lists].map((name) =>
       element("option", { value: name, selected: name === chosen }, name || "All")));
     count.textContent = found.total ? `${number(shown)} of ${number(found.total)} matches` : found.lists.length
-      ? "Nothing found so far." : "There is no watch list: name some under watch.lists in the configuration.";
+      ? "Nothing found so far. `hapvr watch` compares new videos with the lists." : "There is no watch list yet. Name a folder of queries under watch.lists in the configuration.";
     table.hidden = !found.total;
     body.append(...found.matches.map((match) => row(match, pairs, state)));
     keepPairs(pairs, location.hash);
@@ -63,13 +63,13 @@ function row(match, pairs, state) {
     }
   }
   return element("tr", {},
-    element("td", { class: "quiet" }, match.since.slice(0, 16).replace("T", " ") || "–"),
-    element("td", {}, picture(match.reference, second, `match at ${clock(second)}`)),
+    element("td", { class: "quiet", "data-label": "Found (UTC)" }, match.since.slice(0, 16).replace("T", " ") || "–"),
+    element("td", {}, picture(match.reference, second, second === null ? "" : `match at ${clock(second)}`)),
     element("td", { class: "name" }, match.reference,
       element("span", { class: "quiet block" }, part ? span(part) : "no part could be aligned"),
       part && match.query_covered !== null && element("span", { class: "quiet block" },
         `covers ${percent(match.query_covered)} of the query, ${percent(match.reference_covered)} of the video`)),
-    element("td", { class: "name" }, match.query, element("span", { class: "quiet block" }, `list ${match.watch_list}`)),
+    element("td", { class: "name", "data-label": "Query" }, match.query, element("span", { class: "quiet block" }, `list ${match.watch_list}`)),
     element("td", {}, chance(match)),
     element("td", { class: "actions" }, match.query_id
       ? element("a", { class: "button", href: pairAddress(pair) }, "Compare")
