@@ -11,7 +11,7 @@ import pytest
 from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark
-from hapvr.steps.alerts import OUTBOX_PLACE
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
@@ -27,7 +27,7 @@ KEY = "in-00001"
 
 @pytest.fixture
 def project(searchable: Path, tmp_path: Path) -> Project:
-    """A collection with an index, pairs, groups, a watch list with matches that wait, and a mark."""
+    """A collection with an index, pairs, groups, a watch list with matches, a message that waits, and a mark."""
     (tmp_path / "watched").mkdir()
     shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
     lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
@@ -39,6 +39,7 @@ def project(searchable: Path, tmp_path: Path) -> Project:
         make_duplicate_pairs(made, searcher, key)
         make_watch_matches(made, searcher, key)
     make_duplicate_groups(made, searcher)
+    AlertOutbox(made.root).put({"one": "{}"})  # random weights announce nothing
     return made
 
 
