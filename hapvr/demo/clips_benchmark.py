@@ -199,9 +199,8 @@ def split_user_videos(
             progress=progress,
         )
         unusable |= failed
-    held_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
-    paths = {clip.path for group in train for clip in group} | unusable.keys()
-    return UserSplit(tuple(sorted(paths)), tuple(sorted(held_out)), unusable)
+    kept, trained_on = ({clip.path for group in part for clip in group} for part in ((*test, *validation), train))
+    return UserSplit(tuple(sorted(trained_on | unusable.keys())), tuple(sorted(kept - unusable.keys())), unusable)
 
 
 def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
