@@ -10,6 +10,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from hapvr.data.features import collection_shards
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
@@ -94,7 +95,7 @@ def test_descriptors_and_index_follow_features_and_champions(
     """No champion; a champion; its descriptors; its index; nothing to do; another champion; a rollback."""
     project, instance = searched
     client = tracker_of(project).client
-    keys = project.root.list_folders("features")
+    keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {}
     promote(client, "hapvr", registered(project, seed=0), reason="first")
     assert tick(instance) == {"frame_descriptors": keys}
@@ -129,8 +130,11 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert tick(instance) == {}
     promote(client, "hapvr", registered(project, seed=0), reason="first")
     assert materialize(instance, "search_index").success
-    keys = instance.get_dynamic_partitions("shards")
+    keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {"duplicate_pairs": keys}
+    for asset in ("frame_descriptors", "duplicate_pairs"):
+        assert materialize(instance, asset, shard="own-test-00000").success
+        assert "a benchmark made of the collection's videos" in str(shown(instance, asset)["reason"])
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
     assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
@@ -194,7 +198,7 @@ def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstanc
     write_settings(project.folder / "config.yaml", settings)
     promote(tracker_of(project).client, "hapvr", registered(project, seed=0, calibrated=sure_of_all()), reason="first")
     assert materialize(instance, "search_index").success
-    keys = instance.get_dynamic_partitions("shards")
+    keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {"watch_matches": sorted(keys)}
     for key in keys:
         assert materialize(instance, "watch_matches", shard=key).success
