@@ -216,9 +216,9 @@ def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
 def _scenes(
     groups: Sequence[Clips], scenes: Mapping[str, str], seed: int, trained: Collection[str]
 ) -> list[tuple[float, list[Clips]]]:
-    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1], ascending.
+    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending.
 
-    The draw of a scene with a file of `trained` is 1.
+    That of a scene with a file of `trained` is 1 higher, so that it is not held out.
     """
     units: dict[str, tuple[float, list[Clips]]] = {}
     for group in groups:
@@ -227,7 +227,7 @@ def _scenes(
         draw = group[0].draw(seed) if named is None else float(numpy_rng(seed, "scene", named).uniform())
         before, gathered = units.get(key, (draw, []))
         known = any(text_of_path(clip.path) in trained for clip in group)
-        units[key] = (1.0 if known else before, [*gathered, group])
+        units[key] = (1.0 + before % 1 if known else before, [*gathered, group])
     return sorted(units.values(), key=lambda unit: unit[0])
 
 
