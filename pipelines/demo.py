@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from hapvr.steps.project import Project
 
-POLL_S = 0.5
 QUERY_FILE = "query.mp4"
 ANSWERS = 3
 
@@ -44,7 +43,7 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
     """Wait for runs to end, and print what a training says. Raises DemoFailure with the reason of the first that fails."""
     cursors: dict[str, str | None] = dict.fromkeys(runs)
     while cursors:
-        time.sleep(POLL_S)
+        time.sleep(0.5)
         for run_id, cursor in list(cursors.items()):
             run = instance.get_run_by_id(run_id)
             connection = instance.get_records_for_run(run_id, cursor=cursor)
@@ -62,10 +61,7 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The innermost error of the failed step: what the library said, without the framework's trace.
-
-    Where no step failed, it is what Dagster said of the run.
-    """
+    """The innermost error of the failed step, without the framework's trace; where no step failed, what Dagster said."""
     said = "the run ended before its first step"
     for entry in instance.all_logs(run_id):
         event = entry.dagster_event
@@ -129,7 +125,6 @@ def _run_jobs(
     Returns whether there is an index: without a champion, as where the gate refused the first version, there is none,
     and the summary says why.
     """
-    from assets.project import SHARDS
     from hapvr import chain
     from hapvr.registry.versions import champion_of
     from hapvr.steps.training import tracker_of
@@ -141,7 +136,7 @@ def _run_jobs(
         if job == "describe" and champion_of(tracker_of(project).client, name) is None:
             return False
         began, made = time.monotonic(), ", ".join(step.name for step in steps)
-        shards = sorted(instance.get_dynamic_partitions(SHARDS.name or "")) if steps[0].per_shard else [None]
+        shards = chain.shards_of(project, steps[0])
         first = len(launched)
         for shard in shards:
             launched.append(client.submit_job_execution(job, tags={"dagster/partition": shard} if shard else None))
@@ -199,10 +194,7 @@ def print_answer(project: Project, console: Console) -> None:
 
 
 def _write_query(project: Project, query: Path) -> str | None:
-    """The middle half of the first training video in the index that is a file, cropped and with a logo.
-
-    Returns the video's id, None where there is none.
-    """
+    """The middle half of the first training video in the index, cropped and with a logo; its id, None where there is none."""
     from hapvr.data.manifest import read_manifest
     from hapvr.demo.clips_benchmark import load_frames
     from hapvr.demo.edits import EDITS
