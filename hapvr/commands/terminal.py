@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
-import click
 import typer
 
 from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
@@ -64,6 +63,9 @@ IndexModelOption = Annotated[
     ),
 ]
 
+VERB_GROUPS = ("benchmarks", "index", "models", "pairs")
+"""Modules of this package whose functions are verbs below the module's name."""
+
 _began = threading.Event()
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
@@ -92,7 +94,8 @@ def exit_codes(verb: Verb) -> Verb:
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
                 package = str(error.name).partition(".")[0]
-                said = click.get_current_context().command_path.partition(" ")[2]  # e.g. `index status`
+                module, name = verb.__module__.rpartition(".")[2], verb.__name__.strip("_")
+                said = f"{module} {name}" if module in VERB_GROUPS else name  # e.g. `index status`
                 sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint(package, said)}"
                 fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)

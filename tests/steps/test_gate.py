@@ -246,7 +246,8 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
     first, one = evaluated(project, "first", gain=0.5, model_uri=bundle.as_uri())
     make_decision(project, first, one)
     store = FeatureStore(project.root, project.root.list_folders("features"))
-    videos = dict(store.read(sorted(store.available())[:12]))
+    collected = [one for one in sorted(store.available()) if not one.startswith(("own-test/", "own-validation/"))]
+    videos = dict(store.read(collected[:12]))
     contents = {video_id: content_of(project.root, video_id) for video_id in videos}
     pairs = [pair for pair in combinations(sorted(videos), 2) if contents[pair[0]] != contents[pair[1]]]
 
