@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -13,10 +14,10 @@ HEADER = """# Configuration
 
 Written from `hapvr/config.py` by `make docs`; a test compares the two.
 
-A configuration is a YAML file; `configs/` has some. `extends: other.yaml` starts from another file, a list of paths from
-several, the last one over the first: `configs/backbones/` has files for this. `${NAME}` in a value stands for an environment
-variable. What is not given has the default, which is the paper's where the paper gives one. An unknown key is an error. Units
-are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
+A configuration is a YAML file; `configs/` has some. `extends: other.yaml` starts from another file, a list of paths
+from several, the last one over the first: `configs/backbones/` has files for this. `${NAME}` in a value stands for an
+environment variable. What is not given has the default, which is the paper's where the paper gives one. An unknown key
+is an error. Units are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
 """
 LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< ", "pattern": "matching "}
 WORDS = {
@@ -34,7 +35,8 @@ def markdown() -> str:
     schema = Config.model_json_schema()
     parts = [HEADER]
     for path, section in _sections(schema, schema["$defs"], ""):
-        parts.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{_text(section['description'])}\n")
+        text = textwrap.fill(_text(section["description"]), 119, break_long_words=False, break_on_hyphens=False)
+        parts.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n")
         parts.append("| key | values | default | |\n| --- | --- | --- | --- |")
         parts += [_row(name, field, section.get("required", ())) for name, field in section["properties"].items()]
         parts.append("")

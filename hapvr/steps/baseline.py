@@ -8,7 +8,6 @@ frames, which are made in memory and dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -44,7 +43,7 @@ from hapvr.steps.registration import export_onnx
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
 
 KEY = "untrained"
-"""Names the baseline's MLflow run, and its folder below `models/`."""
+"""Begins the name of the baseline's MLflow run, and of its folder below `models/`."""
 
 WHITENING_TAG = "hapvr.baseline.whitening"
 VIDEOS_TAG = "hapvr.baseline.videos"
@@ -65,15 +64,6 @@ COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this may be copies of each other; such pairs are not fitted on."""
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """version: in the registry; champion: whether it answers searches; calibration: None where the collection is too small."""
-
-    version: int
-    champion: bool
-    calibration: Calibration | None
-
-
 def needs_baseline(project: Project) -> bool:
     """Whether nothing answers searches yet, or a baseline does that was fitted on other features or far fewer videos."""
     tracker, name = tracker_of(project), project.config.tracking.registered_model
@@ -87,8 +77,8 @@ def needs_baseline(project: Project) -> bool:
     return tags[WHITENING_TAG] != load_whitening(project.root).sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted
 
 
-def make_baseline(project: Project, *, progress: Progress = no_progress) -> Baseline:
-    """Register the untrained baseline of the project's features; it becomes champion unless a trained version is."""
+def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
+    """Register the untrained baseline of the project's features; it becomes champion unless a trained version is. Returns the version."""
     backbone, whitening, name = (
         load_backbone(project.config.backbone),
         load_whitening(project.root),
@@ -130,10 +120,9 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> Base
     text = f"untrained baseline\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
     tracker.client.update_model_version(name, str(version), description=text)
     champion = champion_of(tracker.client, name)
-    chosen = champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version)
-    if chosen:
+    if champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version):
         set_champion(tracker.client, name, version, how="baseline", reason="untrained; nothing was trained yet")
-    return Baseline(version, chosen, calibration)
+    return version
 
 
 def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) -> str:

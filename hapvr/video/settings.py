@@ -15,7 +15,7 @@ SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
 class FilesSource(Settings):
-    """`folder`: all files below `path` that have a video's suffix; those that are no videos inside become failed rows.
+    """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a video becomes a failed row.
     `list`: a CSV or Parquet file with a column `url`, or `video_id` of YouTube, and optionally both."""
 
     kind: Literal["folder", "list"]
