@@ -7,44 +7,65 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from hapvr import __version__
-from hapvr.commands import (
-    benchmarks,
-    evaluation,
-    index,
-    models,
-    pairs,
-    scoring,
-    search,
-    serving,
-    stages,
-    terminal,
-)
+from hapvr.commands import terminal
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-app.add_typer(benchmarks.app, name="benchmarks")
-app.add_typer(stages.features, name="features")
-app.add_typer(index.app, name="index")
-app.add_typer(models.app, name="models")
-app.add_typer(pairs.app, name="pairs")
-app.command()(scoring.score)
-app.command()(search.search)
-app.command()(search.duplicates)
-app.command()(search.watch)
-app.command()(serving.serve)
-app.command()(evaluation.evaluate)
-app.command()(stages.run)
-app.command()(stages.status)
-app.command()(stages.download)
-app.command()(stages.sample)
-app.command()(stages.extract)
-app.command()(stages.train)
-app.command()(stages.verify)
+VERBS = {
+    "benchmarks": "benchmarks:app",
+    "features": "stages:features",
+    "index": "index:app",
+    "models": "models:app",
+    "pairs": "pairs:app",
+    "score": "scoring:score",
+    "search": "search:search",
+    "duplicates": "search:duplicates",
+    "watch": "search:watch",
+    "serve": "serving:serve",
+    "evaluate": "evaluation:evaluate",
+    "run": "stages:run",
+    "status": "stages:status",
+    "download": "stages:download",
+    "sample": "stages:sample",
+    "extract": "stages:extract",
+    "train": "stages:train",
+    "verify": "stages:verify",
+}
+"""Verb or group of verbs -> `module:name` below hapvr.commands, imported when it is called."""
+
+
+class _LoadedVerbs(Mapping[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        module, _, function = VERBS[name].partition(":")
+        found = getattr(import_module(f"hapvr.commands.{module}"), function)
+        if not isinstance(found, typer.Typer):
+            verb, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            found.command(name)(verb)
+        command = typer.main.get_command(found)
+        command.name = name
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class _Hapvr(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = _LoadedVerbs()
+
+
+app = typer.Typer(cls=_Hapvr, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
 
 def _version(wanted: bool) -> None:
