@@ -17,9 +17,7 @@ from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
-from hapvr.scorer.settings import ServingConfig
-from hapvr.search.settings import SearchSettings
-from hapvr.settings import Rate, Settings
+from hapvr.settings import Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
 Policy = Literal["official", "strict", "frozen"]

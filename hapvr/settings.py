@@ -1,8 +1,8 @@
-"""What all settings have in common. The settings of a room of the library are in its own `settings.py`."""
+"""What all settings have in common, and those of search and serving; other rooms have a `settings.py` of their own."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,6 +24,73 @@ class Settings(BaseModel):
             raise ValueError(f"unknown key {unknown[0]!r:.100}; allowed here: {', '.join(sorted(cls.model_fields))}")
         # A strict reader of JSON, once it has come through here, takes no list for a tuple.
         return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+ScoresDtype = Literal["float32", "bfloat16"]
+"""Precision of embeddings and comparisons of a loaded bundle."""
+
+
+class ServingConfig(Settings):
+    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value.
+
+    A video, pair or request above a limit gives rows with an error. A request's own parameters can only lower them.
+    """
+
+    max_pairs: Annotated[int, Field(ge=1)] = Field(default=10_000, description="pairs of one request")
+    max_frame_pairs: Annotated[int, Field(ge=1)] = Field(
+        default=1_000_000_000, description="pairs of a query's and a reference's frame, of all pairs of one request"
+    )
+    max_bytes: Annotated[int, Field(ge=1)] = Field(default=2_000_000_000, description="size of a video file")
+    max_frames: Annotated[int, Field(ge=1)] = Field(default=3600, description="sampled frames of a video")
+    video_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=120.0, description="for decoding one video, the second try with another decoder included"
+    )
+    request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
+    )
+
+
+class IndexSettings(Settings):
+    """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a query looks at."""
+
+    min_indexed_rows: Annotated[int, Field(ge=64)] = Field(
+        default=50_000, description="a table with fewer rows is compared whole, which is exact"
+    )
+    code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
+        default=3,
+        description="bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set "
+        "refine_factor to 4 or more",
+    )
+    probed_lists: Annotated[int, Field(ge=1)] = Field(default=16, description="inverted lists that a query looks at")
+    refine_factor: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
+        "eight times as fast",
+    )
+    ray_workers: Annotated[int, Field(ge=0)] = Field(
+        default=0,
+        description="workers on a Ray cluster that build the index, each a part of it; 0: this process builds it",
+    )
+    cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
+        default=2**30, description="memory for parts of the index that were read"
+    )
+
+
+class SearchSettings(Settings):
+    """Search over the collection."""
+
+    index: IndexSettings = IndexSettings()
+    candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=100, description="videos that the network compares with a query"
+    )
+    dtype: ScoresDtype = Field(
+        default="float32",
+        description="in which the network compares videos; bfloat16 needs torch, is faster on processors with its "
+        "instructions, and rounds similarities",
+    )
+    min_duplicate_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
+        default=0.9, description="pairs of duplicates below it are stored, but neither shown nor grouped"
+    )
 
 
 MAX_ERRORS = 20

@@ -31,7 +31,7 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.search.settings import SearchSettings
+from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.networks.settings import NUM_REGIONS
+from hapvr.model.settings import NUM_REGIONS
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ PaddingMode = Literal["zeros", "replicate"]
 DEFAULT_FAMILY: Literal["similarity"] = "similarity"
 """The family of configurations and stored networks that name none."""
 
+NUM_REGIONS = 9
+"""Regions of a frame (L3-iMAC), in three rows of three."""
+
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
 

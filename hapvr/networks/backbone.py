@@ -17,8 +17,9 @@ from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
+from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.descriptors import GRID, imac, l3_irmac, require_grid
-from hapvr.networks.settings import NUM_REGIONS, BackboneConfig
+from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import (
     FrozenNetwork,
     WeightsIdentity,

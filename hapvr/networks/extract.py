@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from hapvr.model.frame_extras import join_extras, split_extras
+from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.backbone import Backbone, frame_extras
 from hapvr.networks.engine import EngineError, compile_frozen, engine_version
-from hapvr.networks.settings import BATCH_FRAMES, NUM_REGIONS
+from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import Teacher
 from hapvr.networks.whitening import Whitening
 

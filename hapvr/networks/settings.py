@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from hapvr.model.settings import NUM_REGIONS
 from hapvr.settings import Rate, Settings
 
 Precision = Literal["float32", "bfloat16"]
@@ -49,9 +50,6 @@ class FrozenNetworkConfig(Settings):
         "processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what either made is used together",
     )
 
-
-NUM_REGIONS = 9
-"""Regions of L3-iMAC, in three rows of three."""
 
 BATCH_FRAMES = 32
 """Frames that a frozen network is given at once."""

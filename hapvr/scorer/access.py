@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from hapvr.errors import ArgumentError, ConfigError, VideoError
-from hapvr.scorer.settings import ServingConfig
+from hapvr.settings import ServingConfig
 
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"

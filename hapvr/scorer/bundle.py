@@ -10,7 +10,7 @@ from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.description import Description, ONNXRecord, read_calibration, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import Networks, VideoScorer
-from hapvr.scorer.settings import ScoresDtype
+from hapvr.settings import ScoresDtype
 
 
 def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "float32") -> VideoScorer:

@@ -25,7 +25,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import Precision
 from hapvr.provenance import Provenance
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.settings import ServingConfig
+from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
 SCORER_FILE = "scorer.json"

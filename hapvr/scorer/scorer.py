@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import ArgumentError, VideoError
-from hapvr.networks.settings import NUM_REGIONS
+from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.description import Description
 from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
-from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
+from hapvr.settings import ServingConfig
 
 NEVER = Deadline(None)
 

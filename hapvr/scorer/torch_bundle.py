@@ -45,8 +45,7 @@ from hapvr.scorer.description import (
     Description,
     random_weights_warning,
 )
-from hapvr.scorer.settings import ScoresDtype, ServingConfig
-from hapvr.settings import explain
+from hapvr.settings import ScoresDtype, ServingConfig, explain
 from hapvr.video.settings import SamplingConfig
 
 TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"

@@ -23,7 +23,7 @@ from hapvr.installed import FULL_HINT, is_installed
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.segments import FrameTimes
-from hapvr.scorer.settings import ServingConfig
+from hapvr.settings import ServingConfig
 from hapvr.video.container import MAX_PIXELS, check_file
 from hapvr.video.frames import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos

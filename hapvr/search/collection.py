@@ -29,8 +29,8 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.index import STATE_FILE, FrameIndex, IndexState, read_record
-from hapvr.search.settings import SearchSettings
 from hapvr.search.vectors import REBUILD
+from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text
 
 FOLDER = "search"

@@ -26,10 +26,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError
-from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
-from hapvr.settings import explain
+from hapvr.settings import IndexSettings, explain
 
 STATE_FILE = "index.json"
 SHARD = pa.field("shard", pa.string(), nullable=False)

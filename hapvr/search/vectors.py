@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError, MissingPartError
 from hapvr.files import naming_full_disk
-from hapvr.search.settings import IndexSettings
-from hapvr.settings import first_line
+from hapvr.settings import IndexSettings, first_line
 
 os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
 # From a million values of centres on, the engine would otherwise guess the nearest centre of a row: rows come into wrong

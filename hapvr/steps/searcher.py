@@ -20,7 +20,6 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import read_description
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
-from hapvr.scorer.settings import ServingConfig
 from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
@@ -31,6 +30,7 @@ from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.search.votes import Candidate
+from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, is_untrained, model_name, registry_warnings
 

@@ -9,7 +9,7 @@ import pytest
 
 from hapvr.errors import ArgumentError, ConfigError, VideoError
 from hapvr.scorer.access import access_from_environment, limits_from_environment, lowered_limits
-from hapvr.scorer.settings import ServingConfig
+from hapvr.settings import ServingConfig
 
 
 def test_environment_replaces_stored_limits() -> None:

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows
-from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng
+from hapvr.settings import IndexSettings
 
 DIMS = 20  # no multiple of what codes want
 # every list is looked at, and the codes are refined: what is found must be what an exact search finds

@@ -9,9 +9,9 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.search.index import FrameIndex
-from hapvr.search.settings import IndexSettings
 from hapvr.search.vectors import VectorTable
 from hapvr.seeding import numpy_rng
+from hapvr.settings import IndexSettings
 from tests.search.exact import DIMS, SMALL, ExactIndex, agree, descriptors, unit
 from tests.steps.object_store import empty_bucket
 
