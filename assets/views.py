@@ -46,7 +46,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
     from hapvr.data.manifest import is_training_shard
     from hapvr.data.views import operations_table
     from hapvr.progress import ProgressLines
-    from hapvr.steps.pictures import labels_sheet, views_sheet
+    from hapvr.steps.pictures import views_sheet
     from hapvr.steps.views import label_rates, make_views_and_labels
 
     opened, shard = project.open(), context.partition_key
@@ -64,9 +64,8 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         shown = {"views": metadata.image(sheet, rows=names)} if names else {}
         yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard)), **shown})
     if LABELS in made:
-        sheet, names = labels_sheet(made[LABELS].shard)
         rates = dg.MetadataValue.json(label_rates(made[LABELS].shard))
-        yield _made(LABELS, made[LABELS], {"label_rates": rates, "labels": metadata.image(sheet, rows=names)})
+        yield _made(LABELS, made[LABELS], {"label_rates": rates})
 
 
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:

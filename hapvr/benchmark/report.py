@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hapvr.benchmark.protocol import EvaluationResult
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+BLUE, ORANGE = "#1f5fa8", "#d9761a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
 PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
     "fivr-200k": (
@@ -59,39 +59,6 @@ def similarity_distribution_figure(
         )
     axes.set(xlabel="video similarity", ylabel="density", title=title)
     axes.legend(fontsize="small")
-    return figure
-
-
-def similarity_matrix_figure(
-    similarity: ArrayLike, *, query: str = "query", reference: str = "reference", title: str = ""
-) -> Figure:
-    """Heat map of a frame similarity matrix [T, T'], values in [-1, 1] (HAP-VR Fig. 6)."""
-    matrix = np.asarray(similarity, dtype=np.float32)
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(
-        matrix, vmin=min(0.0, float(matrix.min())), vmax=1, cmap="viridis", interpolation="nearest", aspect="auto"
-    )
-    axes.set_title(title)
-    figure.colorbar(image, ax=axes, label="frame similarity")
-    # the end of a long name tells files of one folder apart
-    axes.set_ylabel(f"{query[-44:]} (frames)", parse_math=False)
-    axes.set_xlabel(f"{reference[-44:]} (frames)", parse_math=False)
-    return figure
-
-
-def per_query_figure(first: EvaluationResult, second: EvaluationResult, *, task: str, names: tuple[str, str]) -> Figure:
-    """Average precision per query of two models against each other (S2VS Fig. 6); names: of first and second."""
-    tables = [result.per_query.filter(pl.col("task") == task) for result in (first, second)]
-    both = tables[0].join(tables[1], on="query_id", suffix="_second").drop_nulls("average_precision")
-    both = both.drop_nulls("average_precision_second")
-    x, y = both["average_precision"].to_numpy(), both["average_precision_second"].to_numpy()
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1)
-    axes.scatter(x, y, s=14, color=BLUE, alpha=0.8)
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal", xlabel=names[0], ylabel=names[1])
-    axes.set_title(f"{task}: {int((y > x).sum())} of {len(x)} queries better, {int((y < x).sum())} worse", fontsize=10)
     return figure
 
 

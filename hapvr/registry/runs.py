@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
@@ -17,16 +17,10 @@ from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
-from hapvr.files import write_atomic
 from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
-if TYPE_CHECKING:
-    from hapvr.train.run_folder import BatchReport
-
 RUN_KEY_TAG = "hapvr.run_key"
-BATCHES = "batches"
-"""Folder of a run for pictures and tables of batches."""
 RETRY_S = 15.0
 """Between two tries to deliver."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
@@ -126,8 +120,8 @@ def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mappin
 class TrackedTraining:
     """A training logger that writes to one MLflow run from a thread of its own, and tries again where MLflow is away.
 
-    connect: makes the tracker when there is something to deliver. say: tells people that the server is away, or back. Heat maps
-    and tables of batches stay in `folder`. What cannot be delivered by the end is in the history of the training.
+    connect: makes the tracker when there is something to deliver. say: tells people that the server is away, or back. What
+    cannot be delivered by the end is in the history of the training, in `folder`.
     """
 
     def __init__(
@@ -146,15 +140,6 @@ class TrackedTraining:
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._waiting += [Metric(name, float(value), _now_ms(), step) for name, value in values.items()]
         self._news.set()
-
-    def batch(self, step: int, report: BatchReport) -> None:
-        """Keep a heat map of the batch's similarities and a table of its hardest negatives."""
-        from hapvr.train.plots import hardest_negatives, similarity_figure  # imports torch
-
-        with write_atomic(self._folder / BATCHES / f"similarity-{step:08d}.png") as part:
-            similarity_figure(report).savefig(part, format="png", dpi=80)
-        with write_atomic(self._folder / BATCHES / f"hardest-negatives-{step:08d}.csv") as part:
-            part.write_text(hardest_negatives(report), encoding="utf-8")
 
     def message(self, text: str) -> None:
         """Messages are for logs."""

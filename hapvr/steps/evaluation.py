@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from matplotlib.figure import Figure
 from pydantic import BaseModel, Field
 
@@ -19,10 +18,8 @@ from hapvr.benchmark.protocol import EvaluationResult
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
-    per_query_figure,
     pr_curve_figure,
     similarity_distribution_figure,
-    similarity_matrix_figure,
 )
 from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
 from hapvr.data.manifest import available_videos, read_availability
@@ -33,7 +30,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, stored_ids, target_mean
+from hapvr.steps.benchmark_features import open_benchmark, stored_ids, target_mean
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.training import (
     TrainingRun,
@@ -43,7 +40,7 @@ from hapvr.steps.training import (
     run_training,
     tracker_of,
 )
-from hapvr.tables import read_frame, write_frame
+from hapvr.tables import write_frame
 from hapvr.train.run_folder import read_history
 
 BASELINE = "untrained baseline"
@@ -92,10 +89,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         folder=folder,
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
-        figures={
-            **_figures(definition, results, files[TRAINED]),
-            **_heat_maps(definition, trained, features, files[TRAINED]),
-        },
+        figures=_figures(definition, results, files[TRAINED]),
         markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
         digest=definition_digest(definition),
     )
@@ -158,36 +152,11 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
 def _figures(
     definition: BenchmarkDefinition, results: dict[str, EvaluationResult], similarities: Path
 ) -> dict[str, Figure]:
-    figures = {}
-    for task in definition.tasks:
-        figures[f"precision-recall-{task.name}"] = pr_curve_figure(results, task=task.name)
-        if task.metric == "mAP":
-            figures[f"per-query-{task.name}"] = per_query_figure(
-                results[BASELINE], results[TRAINED], task=task.name, names=(BASELINE, TRAINED)
-            )
+    figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
     task_name = definition.tasks[0].name
     relevant, irrelevant = relevant_and_irrelevant(definition, similarities, task=task_name)
     if len(relevant) and len(irrelevant):
         figures[f"similarities-{task_name}"] = similarity_distribution_figure(relevant, irrelevant, title=task_name)
-    return figures
-
-
-def _heat_maps(
-    definition: BenchmarkDefinition, network: VideoNetwork, features: BenchmarkFeatures, similarities: Path
-) -> dict[str, Figure]:
-    """The frame similarities of the relevant pair that the model is surest of, and of the one it is least sure of."""
-    labelled = definition.labels.unique(["query_id", "reference_id"], keep="first", maintain_order=True)
-    pairs = read_frame(similarities).join(labelled, on=["query_id", "reference_id"])
-    pairs = pairs.sort("similarity", "query_id", "reference_id").select("query_id", "reference_id")
-    figures = {}
-    for end, row in (("least", pairs.head(1)), ("most", pairs.tail(1))):
-        for query, reference in row.iter_rows():
-            found = dict(features.read([query, reference], extras=network.needs_extras))
-            with torch.inference_mode():
-                frame = network.frame_similarity(*(network.embed(found[video].float()) for video in (query, reference)))
-            figures[f"frame-similarity-{end}-similar"] = similarity_matrix_figure(
-                frame, query=query, reference=reference, title=f"{end} similar of the relevant pairs"
-            )
     return figures
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from hapvr.data.frames import STAGE, THUMBNAIL_PX, FrameFile, VideoFrames, thumbnail
-from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.search.duplicates import DuplicatePair, GroupMember
 from hapvr.steps.frames import open_frames
@@ -34,7 +33,6 @@ STEPS_S = (0.0, 1.0, 2.0)
 
 SIDE_PX = 96
 NUM_FRAMES = 6
-POSITIVE, IGNORED, NEGATIVE = (46, 139, 87), (225, 225, 225), (217, 118, 26)
 
 Sheet = tuple[Image.Image, list[str]]
 """A picture of rows, and what each row shows; no row where there are no frames."""
@@ -130,26 +128,6 @@ def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> Sheet:
                 rows.append([_picture(view.frames[index]) for index in chosen])
                 names.append(f"{video_id}: {described.strength} view, {', '.join(described.operations) or 'as it is'}")
     return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), names
-
-
-def labels_sheet(shard: Shard, *, num_videos: int = 4) -> Sheet:
-    """A row per video: the label matrices [T, T] of its first view against its other views.
-
-    Green frame pairs are positives, orange ones negatives, grey ones take no part. Returns the picture and the rows' videos.
-    """
-    from hapvr.data.views import LabelFile
-
-    file = LabelFile(shard)
-    video_ids = list(file.video_ids)[:num_videos]
-    colors = np.array([NEGATIVE, IGNORED, POSITIVE], dtype=np.uint8)
-    rows = []
-    for video_id in video_ids:
-        first = file.read(video_id)[0, 1:]
-        pictures = [Image.fromarray(colors[labels.numpy().astype(int) + 1]) for labels in first]
-        rows.append([picture.resize((SIDE_PX, SIDE_PX), Image.Resampling.NEAREST) for picture in pictures])
-    return picture_grid(rows, cell_px=(SIDE_PX, SIDE_PX)), [
-        f"{video_id}: its first view against each of its other views" for video_id in video_ids
-    ]
 
 
 def _picture(frame: Tensor) -> Image.Image:

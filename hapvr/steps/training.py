@@ -29,7 +29,7 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
-from hapvr.registry.runs import BATCHES, Tracker, complete_metrics
+from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
@@ -200,8 +200,6 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     result, run_id = training_result(run), run.mlflow_run_id
     tracker = tracker_of(project)
     complete_metrics(tracker.client, run_id, read_history(run.folder))
-    if (run.folder / BATCHES).is_dir():
-        tracker.client.log_artifacts(run_id, str(run.folder / BATCHES), BATCHES)
     for name in (RUN_NAME, HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
     numbers = {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)}

@@ -37,7 +37,6 @@ from hapvr.train.run_folder import (
     CHECKPOINTS,
     NETWORK,
     RESULT_NAME,
-    BatchReport,
     Logger,
     TrainingResult,
     newest_checkpoint,
@@ -74,7 +73,7 @@ class Trainer:
     data: digests of what it reads; a checkpoint of other data is refused. labelled: what `train.source: labelled_pairs`
     trains on. validate: network -> metrics, of which "mean" chooses the best
     weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
-    losses, learning rate, gradient norm, validation and batches. Raises DataError for unusable data.
+    losses, learning rate, gradient norm and validation. Raises DataError for unusable data.
     """
 
     def __init__(
@@ -136,16 +135,13 @@ class Trainer:
             self._started = time.monotonic()
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                batch, output, norm = self._step(step, items)
+                output, norm = self._step(step, items)
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
                     self._log(step, _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
-                    report = BatchReport(output[3].float().cpu(), batch.labels, batch.video_ids, batch.view_index)
-                    for logger in self._loggers:
-                        logger.batch(step, report)
                 stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
                 if validates or stop:
                     self.save(done)
@@ -228,8 +224,8 @@ class Trainer:
         )
         return iter(loader)
 
-    def _step(self, step: int, items: Iterator[Any]) -> tuple[Batch, StepOutput, float]:
-        """Change the weights once; returns the batch, what its loss was, and the norm of its gradient before clipping."""
+    def _step(self, step: int, items: Iterator[Any]) -> tuple[StepOutput, float]:
+        """Change the weights once; returns what the loss was, and the norm of its gradient before clipping."""
         asked = time.monotonic()
         item = next(items)
         self._waited_s += time.monotonic() - asked
@@ -243,7 +239,7 @@ class Trainer:
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        return batch, output, float(norm) if isinstance(norm, Tensor) else 0.0
+        return output, float(norm) if isinstance(norm, Tensor) else 0.0
 
     def _forward(self, step: int, batch: Batch) -> StepOutput:
         moved: Batch = self._fabric.to_device(batch)

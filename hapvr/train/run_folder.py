@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol
 
 import torch
 from pydantic import BaseModel, TypeAdapter
-from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, read_json_lines, write_atomic
@@ -116,24 +115,11 @@ class TrainingResult:
     weights_sha256: str
 
 
-@dataclass(frozen=True)
-class BatchReport:
-    """A batch as the network saw it. similarity: [B, B] in [-1, 1]; labels: int8 [B, B]; of each clip its video and view."""
-
-    similarity: Tensor
-    labels: Tensor
-    video_ids: tuple[str, ...]
-    view_index: Tensor
-
-
 class Logger(Protocol):
-    """Gets the metrics of a step (losses unweighted, learning rate, validation), batches to look at, and messages; what a
-    subclass does not override is dropped."""
+    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages; what a subclass does
+    not override is dropped."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        return
-
-    def batch(self, step: int, report: BatchReport) -> None:
         return
 
     def message(self, text: str) -> None:

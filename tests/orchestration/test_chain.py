@@ -122,7 +122,7 @@ def test_pseudo_labels_can_be_made_alone(chain: Chain) -> None:
 
 
 def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
-    """Contact sheet, loss curves, precision-recall curve, heat map, failures and the link to MLflow are in the metadata."""
+    """Contact sheet, loss curves, precision-recall curve, failures and the link to MLflow are in the metadata."""
     wanted = {
         "frames": {"contact_sheet"},
         "video_manifest": {"rows", "videos_by_source"},
@@ -133,7 +133,6 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
             "metrics",
             "own-test: mAP DSVR",
             "own-test: precision-recall-DSVR",
-            "own-test: frame-similarity-most-similar",
             "mlflow_run",
         },
         "registered_model": {"version", "decision", "mlflow_run", "model_card"},

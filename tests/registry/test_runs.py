@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from hapvr.registry.runs import TrackedTraining, Tracker, complete_metrics
 from hapvr.steps.project import Project
@@ -20,30 +19,25 @@ from hapvr.steps.training import (
     training_command,
     training_environment,
 )
-from hapvr.train.run_folder import BatchReport, read_history
+from hapvr.train.run_folder import read_history
 from tests.registry.empty_store import free_port, mlflow_server
 from tests.train.killed import read_history_so_far
 from tests.train.runs import with_train
-
-REPORT = BatchReport(torch.eye(2), torch.tensor([[1, -1], [-1, 1]], dtype=torch.int8), ("a", "b"), torch.tensor([0, 0]))
 
 
 def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
 
 
-def test_metrics_reach_the_run_and_batches_the_folder(tracker: Tracker, tmp_path: Path) -> None:
-    """Metrics with their steps; heat maps and tables of batches."""
+def test_metrics_reach_the_run(tracker: Tracker, tmp_path: Path) -> None:
+    """Metrics with their steps."""
     run_id = start(tracker, "reached")
     said: list[str] = []
     with closing(TrackedTraining(lambda: tracker, run_id, tmp_path, say=said.append)) as tracked:
         tracked.metrics(0, {"loss/total": 2.0})
         tracked.metrics(1, {"loss/total": 1.0})
-        tracked.batch(1, REPORT)
     history = tracker.client.get_metric_history(run_id, "loss/total")
     assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
-    names = ["hardest-negatives-00000001.csv", "similarity-00000001.png"]
-    assert sorted(path.name for path in (tmp_path / "batches").iterdir()) == names
     assert said == []
 
 
