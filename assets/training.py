@@ -92,8 +92,8 @@ def similarity_model(
 
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
+    from hapvr.benchmark.report import history_figure
     from hapvr.steps.training import training_result
-    from hapvr.train.plots import history_figure
     from hapvr.train.run_folder import read_history
 
     result, history = training_result(run), read_history(run.folder)

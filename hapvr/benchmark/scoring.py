@@ -11,9 +11,9 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -32,8 +32,8 @@ from hapvr.model.packed import Limits
 from hapvr.tables import TABLE_ERRORS
 
 PLAN_KEY = b"hapvr.scoring_plan"
-FRAMES_PER_PART = 16384
-"""A part ends when it holds this many frames; its features are in memory at once."""
+REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
+"""A part ends when it holds so many references or frames; its features are in memory at once."""
 
 
 class FeatureReader(Protocol):
@@ -53,20 +53,6 @@ class FeatureReader(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoringSettings:
-    """How pairs are scored.
-
-    dtype: of the features in their products and of the comparator.
-    symmetric: mean of score(query, reference) and score(reference, query).
-    references_per_part: a part ends when it holds this many references; it changes only the order of rows.
-    """
-
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    symmetric: bool = False
-    references_per_part: int = 128
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
     """How a network is evaluated on a benchmark; see `evaluate` for policy, available and bootstrap_samples.
 
@@ -76,7 +62,6 @@ class EvaluationOptions:
     policy: Policy = "strict"
     available: frozenset[str] | None = None
     bootstrap_samples: int = 0
-    scoring: ScoringSettings = ScoringSettings()
     device: torch.device | str = "cpu"
 
 
@@ -88,7 +73,7 @@ def evaluate_network(
     options: EvaluationOptions,
 ) -> EvaluationResult:
     """Score a benchmark with a network into `out_path`, see `score_benchmark`, and evaluate the similarities."""
-    score_benchmark(network, definition, reader, out_path, device=options.device, settings=options.scoring)
+    score_benchmark(network, definition, reader, out_path, device=options.device)
     return evaluate_similarities(definition, reader, out_path, options)
 
 
@@ -132,17 +117,16 @@ def score_benchmark(
     *,
     references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
-    settings: ScoringSettings | None = None,
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
 
     network: not changed; a copy is moved to the device. references: None for the benchmark's database. Writes columns
     query_id, reference_id, similarity (float32, [-1, 1]). Unfinished work lies in `<out_path>.parts`. It is continued
-    only for the same weights, features, ids and settings; anything else there is deleted. A finished out_path of the
+    only for the same weights, features and ids; anything else there is deleted. A finished out_path of the
     same run is kept. Memory grows with the frames of the queries and of a part, not with the number of references.
     Raises DataError where no query or no reference has features, or features do not fit the network.
     """
-    settings, device = settings or ScoringSettings(), torch.device(device)
+    device = torch.device(device)
     references = definition.database if references is None else references
     available = reader.available()
     found = [[video for video in ids if video in available] for ids in (definition.queries, references)]
@@ -151,14 +135,14 @@ def score_benchmark(
             f"benchmark {definition.name}: features of {len(found[0])} of {len(definition.queries)} queries and "
             f"{len(found[1])} of {len(references)} references; extract them first"
         )
-    plan = _plan_digest(network, [found, reader.digests(), asdict(settings), network.scoring_settings()])
+    plan = _plan_digest(network, [found, reader.digests(), network.scoring_settings()])
     parts = out_path.with_name(out_path.name + ".parts")
     if out_path.is_file() and _has_plan(out_path, plan):
         shutil.rmtree(parts, ignore_errors=True)
         return out_path
     scored = _finished_references(parts, plan)
-    network, dtype = copy.deepcopy(network).to(device).eval(), getattr(torch, settings.dtype)
-    compare = network.packed_scorer(dtype=dtype, limits=Limits.for_device(device))
+    network = copy.deepcopy(network).to(device).eval()
+    compare = network.packed_scorer(dtype=torch.float32, limits=Limits.for_device(device))
 
     def embed(video: str, features: Tensor) -> Tensor:
         fits = features.ndim == 3 and features.shape[-1] == network.dims and 0 not in features.shape
@@ -168,7 +152,7 @@ def score_benchmark(
                 f"features of {video}: {wrong}, wanted [frames, regions, {network.dims}]; they are damaged, or were made for "
                 "another model. Extract the video again"
             )
-        return network.embed(features.to(device), dtype=dtype)
+        return network.embed(features.to(device), dtype=torch.float32)
 
     with torch.inference_mode():
         embedded = {video: embed(video, one) for video, one in reader.read(found[0], extras=network.needs_extras)}
@@ -176,11 +160,9 @@ def score_benchmark(
         query = network.pack([embedded.pop(video) for video in query_ids])
         first = 1 + max((int(file.stem[5:]) for file in parts.glob("part-*.parquet")), default=-1)
         remaining = reader.read([video for video in found[1] if video not in scored], extras=network.needs_extras)
-        for number, part in enumerate(_parts(remaining, settings.references_per_part), start=first):
+        for number, part in enumerate(_parts(remaining), start=first):
             reference = network.pack([embed(video, features) for video, features in part])
             scores = compare(query, reference)
-            if settings.symmetric:
-                scores = (scores + compare(reference, query).T) / 2
             columns = {
                 "query_id": np.repeat(query_ids, len(part)),
                 "reference_id": np.tile([video for video, _ in part], len(query_ids)),
@@ -200,11 +182,11 @@ def score_benchmark(
     return out_path
 
 
-def _parts(features: Iterator[tuple[str, Tensor]], references_per_part: int) -> Iterator[list[tuple[str, Tensor]]]:
+def _parts(features: Iterator[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
     part: list[tuple[str, Tensor]] = []
     for video, one in features:
         part.append((video, one))
-        if len(part) >= references_per_part or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART:
+        if len(part) >= REFERENCES_PER_PART or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART:
             yield part
             part = []
     if part:

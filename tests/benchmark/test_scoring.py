@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.scoring import ScoringSettings, score_benchmark
+from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -50,6 +50,11 @@ def make_network(**options):
     return SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")).eval()
 
 
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr("hapvr.benchmark.scoring.REFERENCES_PER_PART", 3)
+
+
 def make_definition(num_queries=3, num_references=11):
     queries = tuple(f"q{i}" for i in range(num_queries))
     database = tuple(f"r{i}" for i in range(num_references))
@@ -60,14 +65,13 @@ def make_definition(num_queries=3, num_references=11):
     )
 
 
-def pairwise_scores(network, definition, features, *, symmetric=False):
+def pairwise_scores(network, definition, features):
     rows = []
     with torch.inference_mode():
         for query in definition.queries:
             for reference in definition.database:
                 q, r = network.embed(features[query])[None], network.embed(features[reference])[None]
-                score = network.score(q, r)
-                rows.append(float((score + network.score(r, q)) / 2 if symmetric else score))
+                rows.append(float(network.score(q, r)))
     return np.array(rows).reshape(len(definition.queries), -1)
 
 
@@ -82,24 +86,21 @@ def as_matrix(path, definition):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_score_benchmark_equals_one_pair_at_a_time(tmp_path, symmetric):
+def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
     """Every score is what the network says of that pair alone; the caller's network is not changed."""
     definition, network = make_definition(), make_network().train()
     features = random_features(definition.video_ids)
-    path = score_benchmark(
-        network, definition, Features(features), tmp_path / "s.parquet", settings=ScoringSettings(symmetric=symmetric)
-    )
+    path = score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
     assert network.training
-    wanted = pairwise_scores(network.eval(), definition, features, symmetric=symmetric)
+    wanted = pairwise_scores(network.eval(), definition, features)
     np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
 
 
-def stop_after(network, definition, reader, path, settings, *, videos=7):
+def stop_after(network, definition, reader, path, *, videos=7):
     """Scores until the reader has read this many videos, as a killed run would."""
     reader.fail_after = videos
     with pytest.raises(KeyboardInterrupt):
-        score_benchmark(network, definition, reader, path, settings=settings)
+        score_benchmark(network, definition, reader, path)
     reader.fail_after = None
     assert not path.exists()
     return sorted(path.with_name(path.name + ".parts").glob("part-*"))
@@ -108,21 +109,21 @@ def stop_after(network, definition, reader, path, settings, *, videos=7):
 def test_a_stopped_run_continues_with_what_is_whole(tmp_path):
     """To the same bytes as a run that was not stopped; a damaged part or file costs its own videos."""
     definition, network = make_definition(), make_network()
-    reader, settings = Features(random_features(definition.video_ids)), ScoringSettings(references_per_part=3)
-    whole = score_benchmark(network, definition, reader, tmp_path / "whole.parquet", settings=settings)
+    reader = Features(random_features(definition.video_ids))
+    whole = score_benchmark(network, definition, reader, tmp_path / "whole.parquet")
     wanted = as_matrix(whole, definition)
     for damaged in (None, 0, 1):
         path = tmp_path / f"stopped {damaged}.parquet"
-        parts = stop_after(network, definition, reader, path, settings)
+        parts = stop_after(network, definition, reader, path)
         assert len(parts) == 2
         if damaged is not None:
             parts[damaged].write_bytes(parts[damaged].read_bytes()[:100])
-        score_benchmark(network, definition, reader, path, settings=settings)
+        score_benchmark(network, definition, reader, path)
         np.testing.assert_array_equal(as_matrix(path, definition), wanted)
         assert damaged is not None or path.read_bytes() == whole.read_bytes()
         assert not path.with_name(path.name + ".parts").exists()
     whole.write_bytes(whole.read_bytes()[:100])
-    score_benchmark(network, definition, reader, whole, settings=settings)
+    score_benchmark(network, definition, reader, whole)
     np.testing.assert_array_equal(as_matrix(whole, definition), wanted)
 
 
@@ -130,7 +131,7 @@ def test_score_benchmark_starts_over_with_other_weights_and_features(tmp_path):
     """Parts of another network are not mixed in; a finished file is kept for the same network and features alone."""
     definition, other = make_definition(), make_network(temporal_rate=0.5)
     reader, path = Features(random_features(definition.video_ids)), tmp_path / "s.parquet"
-    stop_after(make_network(), definition, reader, path, ScoringSettings(references_per_part=3))
+    stop_after(make_network(), definition, reader, path)
     for network in (other, make_network()):
         score_benchmark(network, definition, reader, path)
         wanted = pairwise_scores(network, definition, reader.features)
