@@ -33,7 +33,7 @@ ScoresDtype = Literal["float32", "bfloat16"]
 class ServingConfig(Settings):
     """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value.
 
-    A video, pair or request above a limit gives rows with an error. A request's own parameters can only lower them.
+    A video, pair or request above a limit gives rows with an error.
     """
 
     max_pairs: Annotated[int, Field(ge=1)] = Field(default=10_000, description="pairs of one request")

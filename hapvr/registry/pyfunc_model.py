@@ -19,7 +19,7 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from hapvr.errors import HapvrError
 from hapvr.scorer import DEFAULT_PRECISION
-from hapvr.scorer.access import access_from_environment, lowered_limits
+from hapvr.scorer.access import access_from_environment
 from hapvr.scorer.bundle import load_bundle
 
 _LOG = logging.getLogger(__name__)
@@ -56,10 +56,11 @@ class PairScorer(PythonModel):  # type: ignore[misc]
         limits = self._scorer.limits
         if served:
             time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
-            limits = lowered_limits(limits, {"request_timeout_s": time_left})
+            time_left = min(time_left, limits.request_timeout_s or time_left)
+            limits = limits.model_copy(update={"request_timeout_s": time_left})
         segments = bool(params.get("segments", False))
         rows = self._scorer.score_pairs(
-            list(_pairs(model_input)), segments=segments, limits=lowered_limits(limits, params), access=self._access
+            list(_pairs(model_input)), segments=segments, limits=limits, access=self._access
         )
         precision, calibration = params.get("precision"), self._scorer.calibration
         wanted = DEFAULT_PRECISION if precision is None else precision

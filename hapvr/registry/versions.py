@@ -73,7 +73,7 @@ class ChampionEntry:
 
 
 def signature() -> ModelSignature:
-    """Columns of request and answer, and the parameters of a request. A limit of 0 keeps the model's own.
+    """Columns of request and answer, and the parameters of a request.
 
     `references` may hold anything: as a list of texts MLflow would cut every name to one character if one of them is null.
     """
@@ -84,8 +84,6 @@ def signature() -> ModelSignature:
     segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
     outputs.append(ColSpec(Array(segment), "segments", required=False))
     params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, DEFAULT_PRECISION)]
-    params += [ParamSpec(name, DataType.long, 0) for name in ("max_pairs", "max_bytes", "max_frames")]
-    params += [ParamSpec(name, NUMBER, 0.0) for name in ("video_timeout_s", "request_timeout_s")]
     return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs), params=ParamSchema(params))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -10,21 +9,18 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from hapvr.errors import ArgumentError, ConfigError, VideoError
+from hapvr.errors import ConfigError, VideoError
 from hapvr.settings import ServingConfig
 
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"
 ANY_HOST = "*"
 LONGEST_WAIT_S = 24 * 3600.0
-LOWERABLE = ("max_pairs", "max_bytes", "max_frames", "video_timeout_s", "request_timeout_s")
 
 
 @dataclass(frozen=True)
@@ -93,22 +89,6 @@ def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = 
         problem = error.errors()[0]
         name = str(problem["loc"][0])
         raise ConfigError(f"{variables.get(name, name)}: {problem['msg']}, got {problem['input']!r}") from error
-
-
-def lowered_limits(limits: ServingConfig, wanted: Mapping[str, Any]) -> ServingConfig:
-    """Limits with the request's own values of LOWERABLE where these are lower; 0 and None leave a limit as it is.
-
-    Raises ArgumentError for a negative value and for anything that is not a finite number.
-    """
-    lower: dict[str, Any] = {}
-    for name in LOWERABLE:
-        value, own = wanted.get(name), getattr(limits, name)
-        if value is None or value == 0:
-            continue
-        if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < math.inf:
-            raise ArgumentError(f"{name} is {value}; wanted a finite number above 0, or 0 for the model's own")
-        lower[name] = value if own is None else min(value, own)
-    return limits.model_copy(update=lower)
 
 
 class Deadline:

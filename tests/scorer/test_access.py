@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.errors import ArgumentError, ConfigError, VideoError
-from hapvr.scorer.access import access_from_environment, limits_from_environment, lowered_limits
+from hapvr.errors import ConfigError, VideoError
+from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.settings import ServingConfig
 
 
@@ -20,31 +20,6 @@ def test_environment_replaces_stored_limits() -> None:
     )
     assert (limits.max_pairs, limits.max_frames, limits.request_timeout_s) == (7, 60, 2.5)
     assert limits.max_bytes == stored.max_bytes
-
-
-def test_request_can_only_lower_limits() -> None:
-    """A lower value counts, a higher one and 0 do not; the rest is not the request's to choose."""
-    limits = ServingConfig(max_pairs=10, max_frames=100)
-    wanted = {
-        "max_pairs": 3,
-        "max_frames": 500,
-        "max_bytes": 0,
-        "video_timeout_s": 10**400,
-        "request_timeout_s": 9.0,
-        "segments": True,
-    }
-    lowered = lowered_limits(limits, wanted)
-    assert lowered == limits.model_copy(update={"max_pairs": 3, "request_timeout_s": 9.0})
-    with pytest.raises(ArgumentError, match="max_frames is -1"):
-        lowered_limits(limits, {"max_frames": -1})
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, pytest.param(-(10**400), id="huge"), "9", True])
-@pytest.mark.parametrize("name", ["video_timeout_s", "request_timeout_s", "max_pairs"])
-def test_request_cannot_switch_limits_off(name: str, value: object) -> None:
-    """What compares with nothing, and what is no number, is refused by name."""
-    with pytest.raises(ArgumentError, match=f"{name} is .*; wanted a finite number"):
-        lowered_limits(ServingConfig(), {name: value})
 
 
 def test_access_without_variables_is_all_files_and_no_hosts(tmp_path: Path) -> None:
