@@ -16,11 +16,8 @@ from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import write_atomic
 from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
 from hapvr.model.family import VideoNetwork
-from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
-from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.tca.settings import TcaSettings
-from hapvr.model.vvs.network import VvsNetwork
 
 MAX_MISMATCHES = 10
 
@@ -33,10 +30,17 @@ def build_family(
     dims: D, values per region; extras_dims: C of `FrameExtras.pooled`, 0 where features have none. generator: draws the
     weights and leaves torch's global generator alone. Raises ArgumentError where the settings do not fit the dims.
     """
+    # A search loads the code of its own family alone.
     if isinstance(settings, NetworkSettings):
+        from hapvr.model.network import SimilarityNetwork
+
         return SimilarityNetwork(settings, dims=dims, generator=generator)
     if isinstance(settings, TcaSettings):
+        from hapvr.model.tca.network import ContextNetwork
+
         return ContextNetwork(settings, dims=dims, generator=generator)
+    from hapvr.model.vvs.network import VvsNetwork
+
     return VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=generator)
 
 

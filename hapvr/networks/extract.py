@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,10 @@ from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.backbone import Backbone, frame_extras
 from hapvr.networks.engine import EngineError, compile_frozen, engine_version
 from hapvr.networks.settings import BATCH_FRAMES
-from hapvr.networks.teacher import Teacher
-from hapvr.networks.whitening import Whitening
+
+if TYPE_CHECKING:
+    from hapvr.networks.teacher import Teacher
+    from hapvr.networks.whitening import Whitening
 
 Item = TypeVar("Item")
 
