@@ -17,10 +17,8 @@ from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
-from hapvr.settings import Rate, SearchSettings, ServingConfig, Settings
+from hapvr.settings import GateConfig, Policy, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
-
-Policy = Literal["official", "strict", "frozen"]
 
 
 class OptimizerConfig(Settings):
@@ -123,19 +121,6 @@ class TrackingConfig(Settings):
         default=True,
         description="also write registered models as ONNX files, which installations without torch score with",
     )
-
-
-class GateConfig(Settings):
-    """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
-
-    enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
-    required_metrics: tuple[str, ...] = Field(
-        default=(), description="metrics that must not get worse; none named: the target metrics"
-    )
-    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
-        default=0.95, description="share of resamples that makes a difference count as real"
-    )
-    max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
 
 
 class EvaluationConfig(Settings):

@@ -1,4 +1,4 @@
-"""What all settings have in common, and those of search and serving; other rooms have a `settings.py` of their own."""
+"""What all settings have in common, and those of search, serving and the gate; other rooms have a `settings.py` of their own."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ class Settings(BaseModel):
             raise ValueError(f"unknown key {unknown[0]!r:.100}; allowed here: {', '.join(sorted(cls.model_fields))}")
         # A strict reader of JSON, once it has come through here, takes no list for a tuple.
         return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+Policy = Literal["official", "strict", "frozen"]
+"""What missing videos of a benchmark count as, see `hapvr.benchmark.protocol`."""
+
+
+class GateConfig(Settings):
+    """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
+
+    enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
+    required_metrics: tuple[str, ...] = Field(
+        default=(), description="metrics that must not get worse; none named: the target metrics"
+    )
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
+        default=0.95, description="share of resamples that makes a difference count as real"
+    )
+    max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
 
 
 ScoresDtype = Literal["float32", "bfloat16"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hapvr.config import Config, GateConfig
+from hapvr.config import Config
 from hapvr.config_reference import markdown
+from hapvr.settings import GateConfig
 from tests.conftest import CHECKOUT
 
 

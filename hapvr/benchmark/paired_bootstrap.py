@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.metrics import bootstrap_interval
 from hapvr.benchmark.protocol import evaluate
-from hapvr.config import GateConfig
 from hapvr.errors import ConfigError
+from hapvr.settings import GateConfig
 
 BOOTSTRAP_SAMPLES = 2000
 

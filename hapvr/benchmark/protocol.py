@@ -28,9 +28,9 @@ from hapvr.benchmark.metrics import (
     ranks_at,
 )
 from hapvr.benchmark.ranking import Judgement, Ranking, judge, rank_pairs, read_pairs
-from hapvr.config import Policy
 from hapvr.errors import ArgumentError, DataError
 from hapvr.seeding import numpy_rng
+from hapvr.settings import Policy
 
 RECALLS = np.linspace(0, 1, 101)
 PER_QUERY_SCHEMA = {

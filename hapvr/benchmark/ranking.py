@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.metrics import Bools, Floats, Ints, descending_order
-from hapvr.config import Policy
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import require_regular
+from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS
 
 COLUMNS = ["query_id", "reference_id", "similarity"]

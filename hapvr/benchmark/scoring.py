@@ -24,11 +24,11 @@ from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
-from hapvr.config import Policy
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
+from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS
 
 PLAN_KEY = b"hapvr.scoring_plan"

@@ -55,7 +55,6 @@ def make(
     videos: Annotated[Path, typer.Option(help="A folder of clips.")],
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
-    copies: Annotated[int, typer.Option(min=1, max=14, help="Edited copies per clip.")] = 4,
     edits: Annotated[
         Literal["usual", "hard", "parts"],
         typer.Option(
@@ -63,16 +62,13 @@ def make(
             "longer footage of another."
         ),
     ] = "usual",
-    seed: int = 0,
     as_json: JsonOption = False,
 ) -> None:
     """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
     from hapvr.demo.clips_benchmark import make_clips_benchmark
 
     with progress_bar("copies") as progress:
-        made, unusable = make_clips_benchmark(
-            videos, out, name=name, copies_per_clip=copies, edits=edits, seed=seed, progress=progress
-        )
+        made, unusable = make_clips_benchmark(videos, out, name=name, edits=edits, progress=progress)
     result = {
         "folder": str(out),
         "queries": len(made.queries),

@@ -55,7 +55,8 @@ MAX_FRAMES = 600
 MAX_FPS = 10.0
 MAX_SHORT_SIDE_PX = 240
 MIN_SHORT_SIDE_PX = 64
-SPLIT_SEED = 0
+SEED = 0
+COPIES_PER_CLIP = 4
 MIN_CLIPS = 4
 _MIN_TRAIN = 2
 _BORROWED = 8
@@ -82,9 +83,9 @@ class UserClip:
         """Where an edited copy lies below `videos/`."""
         return f"copies/{kind}/{self.file}.mp4"
 
-    def draw(self, seed: int) -> float:
-        """A number in [0, 1) that depends on content and seed only, so that renamed and identical files draw alike."""
-        return float(numpy_rng(seed, "own clip", self.sha256).uniform())
+    def draw(self) -> float:
+        """A number in [0, 1) that depends on content only, so that renamed and identical files draw alike."""
+        return float(numpy_rng(SEED, "own clip", self.sha256).uniform())
 
 
 Clips = Sequence[UserClip]
@@ -114,7 +115,6 @@ class CopyTask:
     donor: UserClip | None
     videos: Path
     kinds: tuple[str, ...]
-    seed: int
 
 
 def make_clips_benchmark(
@@ -122,20 +122,18 @@ def make_clips_benchmark(
     out: Path,
     *,
     name: str,
-    copies_per_clip: int = 4,
     edits: CopyEdits = "usual",
-    seed: int = 0,
     progress: Progress = no_progress,
 ) -> tuple[BenchmarkDefinition, Unusable]:
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
-    name: first part of the video ids. copies_per_clip: 1 to 14 usual edits of each query, half of them ND; with hard edits
+    name: first part of the video ids. edits: COPIES_PER_CLIP usual ones of each query, half of them ND; with hard edits
     each query gets one copy of each, with parts one of each length that it is longer than. A part of the clips,
-    DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips' content and `seed` alone. progress:
+    DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips' content alone. progress:
     counts queries. Raises DataError for fewer than two different clips that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=name)
-    groups = sorted(groups, key=lambda group: group[0].draw(seed))
+    groups = sorted(groups, key=lambda group: group[0].draw())
     if len(groups) < 2:
         raise DataError(
             f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable "
@@ -149,8 +147,6 @@ def make_clips_benchmark(
         distractors=groups[num_queries:],
         donors=[group[0] for group in groups[num_queries:]],
         edits=edits,
-        copies_per_clip=copies_per_clip,
-        seed=seed,
         progress=progress,
     )
     return made, unusable | failed
@@ -179,7 +175,7 @@ def split_user_videos(
     scenes, files = scenes or {}, [path_of_text(one.uri) for one in scan_folder(videos, source=source.name).entries]
     _require_scenes({scenes.get(text_of_path(file.relative_to(videos)), file) for file in files}, videos)
     groups, unusable = find_clips(videos, out=out, name=source.name)
-    units = _scenes(groups, scenes, SPLIT_SEED, trained)
+    units = _scenes(groups, scenes, trained)
     _require_scenes(units, videos, unusable)
     rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
     num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
@@ -195,7 +191,6 @@ def split_user_videos(
             distractors=train[:_BORROWED] if len(held_out) == 1 else [],
             donors=[group[0] for group in other],
             edits=source.edits,
-            seed=SPLIT_SEED,
             progress=progress,
         )
         unusable |= failed
@@ -214,7 +209,7 @@ def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
 
 
 def _scenes(
-    groups: Sequence[Clips], scenes: Mapping[str, str], seed: int, trained: Collection[str]
+    groups: Sequence[Clips], scenes: Mapping[str, str], trained: Collection[str]
 ) -> list[tuple[float, list[Clips]]]:
     """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending.
 
@@ -224,7 +219,7 @@ def _scenes(
     for group in groups:
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
         key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
-        draw = group[0].draw(seed) if named is None else float(numpy_rng(seed, "scene", named).uniform())
+        draw = group[0].draw() if named is None else float(numpy_rng(SEED, "scene", named).uniform())
         before, gathered = units.get(key, (draw, []))
         known = any(text_of_path(clip.path) in trained for clip in group)
         units[key] = (1.0 + before % 1 if known else before, [*gathered, group])
@@ -251,8 +246,6 @@ def _build_benchmark(
     distractors: Sequence[Clips],
     donors: Sequence[UserClip],
     edits: CopyEdits,
-    seed: int,
-    copies_per_clip: int = 4,
     progress: Progress = no_progress,
 ) -> tuple[BenchmarkDefinition, Unusable]:
     """As `make_clips_benchmark`, with the roles given; of more than MAX_QUERIES queries the others are distractors.
@@ -264,16 +257,16 @@ def _build_benchmark(
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
     tasks = []
     for query in queries:
-        kinds = _kinds(query[0], edits=edits, per_clip=copies_per_clip, seed=seed, combine=bool(donors))
+        kinds = _kinds(query[0], edits=edits, combine=bool(donors))
         donor = None
         if any(ALL_EDITS[kind].combines for kind in kinds):
             # other donors leave the draw as it is, unless they are preferred
-            donor = min(donors, key=lambda one: numpy_rng(seed, "donor", query[0].sha256, one.sha256).uniform())
-        tasks.append(CopyTask(query[0], donor, folder / "videos", kinds, seed))
+            donor = min(donors, key=lambda one: numpy_rng(SEED, "donor", query[0].sha256, one.sha256).uniform())
+        tasks.append(CopyTask(query[0], donor, folder / "videos", kinds))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
     files |= {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None}
-    settings = {"version": GENERATOR_VERSION, "name": name, "seed": seed, "edits": edits, "per_clip": copies_per_clip}
+    settings = {"version": GENERATOR_VERSION, "name": name, "edits": edits}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
@@ -315,7 +308,7 @@ def _build_benchmark(
     }
 
 
-def _kinds(clip: UserClip, *, edits: CopyEdits, per_clip: int, seed: int, combine: bool) -> tuple[str, ...]:
+def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
     """All hard edits or parts, or different usual edits, half of them light. combine: whether two videos may be."""
     allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
     if edits == "hard":
@@ -323,10 +316,10 @@ def _kinds(clip: UserClip, *, edits: CopyEdits, per_clip: int, seed: int, combin
     if edits == "parts":
         lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
         return tuple(kind for kind, length_s in lengths if kind in allowed and length_s < (clip.duration_s or math.inf))
-    rng = numpy_rng(seed, "kinds", clip.sha256)
+    rng = numpy_rng(SEED, "kinds", clip.sha256)
     strong = [kind for kind in STRONG_EDITS if kind in allowed]
-    light = rng.permutation(LIGHT_EDITS)[: per_clip // 2]
-    return tuple(map(str, [*light, *rng.permutation(strong)[: per_clip - per_clip // 2]]))
+    light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
+    return tuple(map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - COPIES_PER_CLIP // 2]]))
 
 
 def find_clips(videos: Path, *, out: Path, name: str) -> tuple[list[list[UserClip]], Unusable]:
@@ -380,7 +373,7 @@ def make_copies(task: CopyTask) -> dict[str, list[Times]]:
     donor = frames if task.donor is None else load_frames(task.donor.path)[0]
     times = {}
     for kind in task.kinds:
-        draw = (task.seed, "copy", task.clip.sha256, kind)
+        draw = (SEED, "copy", task.clip.sha256, kind)
         rows = ALL_EDITS[kind].rows(len(frames), len(donor), fps, numpy_rng(*draw))
         times[kind] = true_times(rows, fps=fps)
         path = task.videos / task.clip.copy(kind)

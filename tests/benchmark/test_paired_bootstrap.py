@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.paired_bootstrap import Difference, compare, decide
-from hapvr.config import GateConfig
 from hapvr.seeding import numpy_rng
+from hapvr.settings import GateConfig
 
 GATE = GateConfig()
 QUERIES, REFERENCES = 24, 60

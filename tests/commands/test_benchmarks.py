@@ -28,7 +28,7 @@ def test_make_gives_a_benchmark_and_counts_unusable_files(call: Call, clips_fold
     for name in ("clip 00.mp4", "clip 01.mp4", *BAD_FILES):
         (clips / name).write_bytes((clips_folder / name).read_bytes())
     out = tmp_path / "made"
-    done = call("benchmarks", "make", "--videos", clips, "--out", out, "--name", "mine", "--copies", 1, "--json")
+    done = call("benchmarks", "make", "--videos", clips, "--out", out, "--name", "mine", "--json")
     assert done.code == 0, done.error
     assert done.json["queries"] == 2
     assert {Path(path).name for path in done.json["unusable"]} == set(BAD_FILES)

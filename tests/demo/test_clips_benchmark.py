@@ -44,9 +44,10 @@ def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None
             assert file_sha256(tmp_path / "made" / row["path"]) == file_sha256(clips / row["group"])
 
 
-def test_copies_have_their_true_times(clips: Path, tmp_path: Path) -> None:
+def test_copies_have_their_true_times(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of a copy at its true times are those of the query, whatever the edit did to time."""
-    definition, _ = make_clips_benchmark(clips, tmp_path / "made", name="own", copies_per_clip=14)
+    monkeypatch.setattr("hapvr.demo.clips_benchmark.COPIES_PER_CLIP", 14)
+    definition, _ = make_clips_benchmark(clips, tmp_path / "made", name="own")
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
     assert definition.segments["reference_id"].n_unique() == len(definition.labels)
     files = definition.video_files()
