@@ -1,6 +1,15 @@
-"""Errors that a user can act on. Every message says what failed, what was found, what is wanted and what to do next."""
+"""Errors that a user can act on. Every message says what failed, what was found, what is wanted and what to do next.
+
+And which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[search]` also searches an index and serves
+it, `hapvr[registry]` asks MLflow's servers, `hapvr[all]` does everything.
+"""
 
 from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+FULL_HINT = "install the rest with `pip install '.[all]'` in a checkout"
 
 
 class HapvrError(Exception):
@@ -45,3 +54,13 @@ class VideoError(HapvrError):
     def __reduce__(self) -> tuple[type[VideoError], tuple[str, str]]:
         """Worker processes send these errors to their parent."""
         return VideoError, (self.reason, str(self))
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not imported."""
+    return find_spec(package) is not None
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU that torch can use, judged without importing torch."""
+    return is_installed("torch") and Path("/dev/nvidiactl").exists()

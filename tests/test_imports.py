@@ -75,7 +75,6 @@ LAYERS = (
         "config_reference",
         "errors",
         "files",
-        "installed",
         "seeding",
         "provenance",
         "tables",

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from hapvr.errors import ArgumentError, ConfigError, HapvrError, MissingPartError
-from hapvr.installed import hint, is_installed
+from hapvr.errors import FULL_HINT, ArgumentError, ConfigError, HapvrError, MissingPartError, is_installed
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -25,6 +24,11 @@ FAILED = 1
 WRONG_CALL = 2
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
+SEARCH_HINT = "install what searches with `pip install '.[search]'` in a checkout"
+SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
+"""What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
+SEARCH_VERBS = frozenset({"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list"})
+"""Verbs of `hapvr` that need it."""
 
 FOREIGN = {
     "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
@@ -96,7 +100,8 @@ def exit_codes(verb: Verb) -> Verb:
                 package = str(error.name).partition(".")[0]
                 module, name = verb.__module__.rpartition(".")[2], verb.__name__.strip("_")
                 said = f"{module} {name}" if module in VERB_GROUPS else name  # e.g. `index status`
-                sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint(package, said)}"
+                hint = SEARCH_HINT if package in SEARCH_PACKAGES and said in SEARCH_VERBS else FULL_HINT
+                sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint}"
                 fail(sentence, WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryError
-from hapvr.installed import FULL_HINT, is_installed
+from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, RegistryError, is_installed
 from hapvr.scorer.description import SCORER_FILE
 
 if TYPE_CHECKING:

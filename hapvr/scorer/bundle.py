@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hapvr.errors import MissingPartError
-from hapvr.installed import FULL_HINT, has_gpu, is_installed
+from hapvr.errors import FULL_HINT, MissingPartError, has_gpu, is_installed
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.description import Description, ONNXRecord, read_calibration, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks

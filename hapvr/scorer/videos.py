@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from hapvr.errors import VideoError
-from hapvr.installed import FULL_HINT, is_installed
+from hapvr.errors import FULL_HINT, VideoError, is_installed
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.segments import FrameTimes
