@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -18,11 +18,8 @@ class AugmentConfig(Settings):
     randaugment_operations: Annotated[int, Field(ge=0)] = 2
     overlays: bool = Field(default=True, description="text, emoji and blur on single frames")
     temporal: bool = Field(default=True, description="false: strong views are temporal crops, as weak ones are")
-    video_in_video_probability: Rate = 0.3
-    video_in_video_form: Literal["paper", "release"] = Field(
-        default="paper",
-        description="`paper`: another video is pasted on the clip, with 0.3 to 0.7 of its side; `release`: the clip is pasted "
-        "on another video, with 0.3 to 0.7 of its area, and the inset may stick out",
+    video_in_video_probability: Rate = Field(
+        default=0.3, description="of another video pasted on the clip, with 0.3 to 0.7 of its side"
     )
 
 

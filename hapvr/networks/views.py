@@ -83,7 +83,7 @@ class ViewDrawer:
         if plan.donor_id:
             frames = decode_frames(self._read(plan.donor_id).jpegs)
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            view = video_in_video(view, donor, config=self._config.augment, **self._seeds(plan))
+            view = video_in_video(view, donor, **self._seeds(plan))
         source = tuple(view.source_index.tolist())
         return ViewRow(plan.video_id, plan.index, view.strength, view.operations, plan.donor_id, source), view
 
