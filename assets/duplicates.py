@@ -29,7 +29,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     from hapvr.progress import ProgressLines
     from hapvr.search.duplicates import pair_table
     from hapvr.steps.duplicates import make_duplicate_pairs
-    from hapvr.steps.pictures import StoredPictures, pairs_sheet
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
@@ -44,7 +43,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     stored = metadata.stored(opened.root, made.place)
-    picture, rows = pairs_sheet(StoredPictures(opened, searcher.collection.shard_of), made.pairs)
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -52,7 +50,6 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             "model": searcher.current.model,
             "kinds": metadata.table(table.group_by("kind").len("pairs").sort("kind")),
             "surest_pairs": metadata.table(table.drop("first_sha256", "second_sha256", "mark")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             **stored,
             "was_finished": not made.done,
         },
@@ -75,7 +72,6 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
 
     from hapvr.search.duplicates import group_rows
     from hapvr.steps.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
-    from hapvr.steps.pictures import StoredPictures, groups_sheet
     from hapvr.steps.searcher import Searcher
 
     opened = project.open()
@@ -83,7 +79,6 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     members = make_duplicate_groups(opened, searcher)
     awaited = sorted(outdated_duplicates(opened).uncompared)
     others = [member for member in members if not member.keep]
-    picture, rows = groups_sheet(StoredPictures(opened, searcher.collection.shard_of), members)
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
@@ -93,7 +88,6 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
             "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
             "min_probability": opened.config.search.min_duplicate_probability,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
-            **({"pictures": metadata.image(picture, rows=rows)} if rows else {}),
             **stored,
         },
         data_version=dg.DataVersion(stored["digest"]),

@@ -60,8 +60,8 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         opened, shard, outputs=wanted, progress=ProgressLines(context.log.info, "making views and labels")
     )
     if VIEWS in made:
-        sheet, names = views_sheet(opened, shard)
-        shown = {"views": metadata.image(sheet, rows=names)} if names else {}
+        sheet = views_sheet(opened, shard)
+        shown = {"views": metadata.image(sheet[0], rows=sheet[1])} if sheet else {}
         yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard)), **shown})
     if LABELS in made:
         rates = dg.MetadataValue.json(label_rates(made[LABELS].shard))

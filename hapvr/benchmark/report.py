@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hapvr.benchmark.protocol import EvaluationResult
 
-BLUE, ORANGE = "#1f5fa8", "#d9761a"
+BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
 PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
     "fivr-200k": (

@@ -157,7 +157,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert passed(instance, "duplicate_groups", "all_shards_compared")
     groups = shown(instance, "duplicate_groups")
     assert groups["groups"]
-    assert {"members", "pictures", "bytes_more_than_needed", "dagster/column_schema"} <= groups.keys()
+    assert {"members", "bytes_more_than_needed", "dagster/column_schema"} <= groups.keys()
     assert tick(instance) == {}
 
     kept, other = pl.read_parquet(project.root.local_path(GROUPS_PLACE))["video_id"][:2]
