@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _show_scores(made: Made) -> dg.MaterializeResult:
-    from hapvr.provenance import file_sha256
+    from hapvr.files import file_sha256
     from hapvr.steps.evaluation import TRAINED
 
     scored = made.result

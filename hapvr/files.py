@@ -1,16 +1,17 @@
-"""Files that are written whole, so that a reader finds the old content or the new one; JSON files that may be damaged."""
+"""Files that are written whole, so that a reader finds the old content or the new one; JSON files that may be damaged; digests."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +22,20 @@ Value = TypeVar("Value")
 
 PART_SUFFIX = ".part"
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+
+TORCH_TYPES = {
+    "F64": "torch.float64",
+    "F32": "torch.float32",
+    "F16": "torch.float16",
+    "BF16": "torch.bfloat16",
+    "I64": "torch.int64",
+    "I32": "torch.int32",
+    "I16": "torch.int16",
+    "I8": "torch.int8",
+    "U8": "torch.uint8",
+    "BOOL": "torch.bool",
+}
+"""Types of safetensors as torch prints them."""
 
 
 @contextmanager
@@ -131,3 +146,32 @@ def _flush(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
+    require_regular(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
+    """Hex SHA-256 over tensors in name order. tensors: name, type as torch prints it, shape, and bytes of each."""
+    digest = hashlib.sha256()
+    for name, kind, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
+        digest.update(f"{name}:{kind}:{tuple(shape)};".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def safetensors_sha256(data: bytes) -> str:
+    """`tensors_sha256` of the content of a safetensors file, without torch.
+
+    Raises SafetensorError for a damaged file.
+    """
+    from safetensors import deserialize
+
+    return tensors_sha256(
+        (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
+        for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
+    )

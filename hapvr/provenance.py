@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,23 +15,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hapvr import __version__
-from hapvr.files import require_regular
+from hapvr.files import file_sha256 as file_sha256
 
 LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
-
-TORCH_TYPES = {
-    "F64": "torch.float64",
-    "F32": "torch.float32",
-    "F16": "torch.float16",
-    "BF16": "torch.bfloat16",
-    "I64": "torch.int64",
-    "I32": "torch.int32",
-    "I16": "torch.int16",
-    "I8": "torch.int8",
-    "U8": "torch.uint8",
-    "BOOL": "torch.bool",
-}
-"""Types of safetensors as torch prints them."""
 
 
 @dataclass(frozen=True)
@@ -93,35 +79,6 @@ def git_revision(folder: Path | None = None) -> str:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-
-
-def file_sha256(path: Path) -> str:
-    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
-    require_regular(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
-    """Hex SHA-256 over tensors in name order. tensors: name, type as torch prints it, shape, and bytes of each."""
-    digest = hashlib.sha256()
-    for name, kind, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
-        digest.update(f"{name}:{kind}:{tuple(shape)};".encode())
-        digest.update(data)
-    return digest.hexdigest()
-
-
-def safetensors_sha256(data: bytes) -> str:
-    """`tensors_sha256` of the content of a safetensors file, without torch.
-
-    Raises SafetensorError for a damaged file.
-    """
-    from safetensors import deserialize
-
-    return tensors_sha256(
-        (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
-        for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
-    )
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

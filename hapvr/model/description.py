@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 
 from hapvr.errors import DamagedError
-from hapvr.files import read_json_as
+from hapvr.files import read_json_as, safetensors_sha256
 from hapvr.model.settings import AnyNetworkSettings
-from hapvr.provenance import safetensors_sha256
 
 WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import file_sha256
 from hapvr.model.archive import plain_values, read_archive
 from hapvr.model.checkpoint import describe_mismatches
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.vvs.published import is_vvs, vvs_pca
-from hapvr.provenance import file_sha256
 from hapvr.settings import first_line
 
 COMPARATOR_PREFIXES = {

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from hapvr.errors import DataError
+from hapvr.files import file_sha256
 from hapvr.model.archive import read_archive
 from hapvr.model.family import VideoNetwork
 from hapvr.model.published import ImportReport, import_published, known_dims, take_weights
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.published import COMPONENTS, is_vvs, vvs_settings, vvs_tensors
-from hapvr.provenance import file_sha256
 
 VVS_NOTES = (
     "the file records no temperatures: those of the paper are used (512 for topic guidance, 1 for the others)",

@@ -19,9 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
-from hapvr.files import require_regular
+from hapvr.files import file_sha256, require_regular, tensors_sha256
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
-from hapvr.provenance import file_sha256, tensors_sha256
 
 HUB_FILE = "model.safetensors"
 PACKAGE_VERSION = "0.1.0"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import HapvrError
+from hapvr.files import file_sha256
 from hapvr.model.family import VideoNetwork
 from hapvr.model.layers import Comparator
 from hapvr.model.network import SimilarityNetwork
@@ -23,7 +24,6 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
 from hapvr.networks.whitening import Whitening
-from hapvr.provenance import file_sha256
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 from hapvr.scorer.onnx_networks import ONNXNetworks
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError
+from hapvr.files import file_sha256
 from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
-from hapvr.provenance import file_sha256
 from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
 
 Floats = NDArray[np.float32]

@@ -17,7 +17,7 @@ from hapvr.data.features import FeatureFile
 from hapvr.data.manifest import VIDEOS_STAGE, read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.steps.benchmark_features import own_names, project_benchmark, stored_ids
 from hapvr.steps.project import Project
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_pair_rows

@@ -17,6 +17,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.errors import DamagedError, DataError
+from hapvr.files import file_sha256
 from hapvr.model.published import import_pca
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
@@ -30,7 +31,7 @@ from hapvr.networks.whitening import (
     whitening_provenance,
 )
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment, file_sha256
+from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project

@@ -33,8 +33,7 @@ from yt_dlp.networking.exceptions import HTTPError
 from yt_dlp.utils import GeoRestrictedError, UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.files import read_json_as, set_aside, write_atomic
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256, read_json_as, set_aside, write_atomic
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote

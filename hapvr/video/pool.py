@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from pebble import ProcessFuture, ProcessPool
 
 from hapvr.errors import VideoError
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
 from hapvr.video.decode import Decoder, sample_video
 from hapvr.video.frames import encode_jpeg

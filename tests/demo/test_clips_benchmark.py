@@ -21,7 +21,7 @@ from hapvr.demo.clips_benchmark import (
 )
 from hapvr.demo.edits import EDITS
 from hapvr.errors import DataError
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.steps.sources import read_scenes
 from hapvr.video.container import probe_video
 from hapvr.video.settings import OwnVideosSource

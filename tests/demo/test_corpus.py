@@ -20,7 +20,7 @@ from hapvr.demo.corpus import (
     split_incidents,
 )
 from hapvr.demo.edits import EDITS, LIGHT_EDITS
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 
 
 def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> Clip:

@@ -8,7 +8,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from hapvr.errors import ArgumentError, DataError, MissingPartError
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.registry.client import mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (

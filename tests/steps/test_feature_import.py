@@ -12,7 +12,7 @@ import pytest
 
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.steps.features import import_features
 
