@@ -28,7 +28,7 @@ demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui search test test-rest test-slow test-browser lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,11 @@ test-browser: $(STAMP) ## only the tests in a browser; wants the system package 
 docs: $(STAMP) ## write docs/configuration.md from the configuration models, and the documents as a site into site/
 	$(BIN)/python -m hapvr.config_reference > docs/configuration.md
 	$(BIN)/zensical build --clean --strict
+
+# An hour on two cores.
+FUZZ ?= 100
+fuzz: $(STAMP) ## damaged files and requests, FUZZ times as many as the tests try, and others each time
+	FUZZ=$(FUZZ) $(PYTEST) --timeout 0 -m "slow or not slow" tests/fuzz
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
