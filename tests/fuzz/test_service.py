@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
@@ -32,13 +33,17 @@ def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
 
     @fuzz(60, case=cases)
     def run(case: schemathesis.Case) -> None:
-        answer = case.call(base_url=client.address, timeout=60)
-        assert answer.status_code < 500 or answer.status_code in BUSY, case.as_curl_command()
+        try:
+            answer = case.call(base_url=client.address, timeout=60)
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
+            assert client.get("/health").status == 200  # it hangs up on heads that are too long
+            return
+        assert answer.status_code < 500 or answer.status_code in BUSY
         assert b"Traceback" not in answer.content
         assert str(collection).encode() not in answer.content
         if answer.status_code >= 400 and case.method != "HEAD":
             refusal = answer.json()
-            assert set(refusal) == {"error", "code"}, case.as_curl_command()
+            assert set(refusal) == {"error", "code"}
             assert refusal["error"].isprintable()
 
     run()
