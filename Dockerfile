@@ -6,7 +6,7 @@ FROM python:3.11-slim
 WORKDIR /srv/hapvr
 # First what changes rarely, so that a change of the code does not install the libraries again.
 COPY requirements.lock ./
-RUN pip install --no-cache-dir --no-deps --requirement requirements.lock
+RUN pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock
 COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
     && useradd --create-home hapvr \

@@ -28,7 +28,7 @@ demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui search test test-rest test-slow test-browser lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,7 +38,7 @@ setup: $(STAMP) ## create .venv with the pinned versions
 $(STAMP): requirements.lock pyproject.toml
 	python=$$(PYTHON="$(PYTHON)" .ci/find_python.sh) && "$$python" -m venv $(VENV)
 	@echo "setup: installing the pinned versions into $(VENV): 4 GB to fetch, some minutes the first time"
-	$(BIN)/python $(INSTALLER) install --quiet --no-deps --requirement requirements.lock
+	$(BIN)/python $(INSTALLER) install --quiet --no-deps --require-hashes --requirement requirements.lock
 	$(BIN)/python $(INSTALLER) install --quiet --no-deps --no-build-isolation --editable .
 	touch $(STAMP)
 
@@ -72,6 +72,11 @@ docs: $(STAMP) ## write docs/configuration.md from the configuration models, and
 	$(BIN)/python -m hapvr.config_reference > docs/configuration.md
 	$(BIN)/zensical build --clean --strict
 
+# An hour on two cores.
+FUZZ ?= 100
+fuzz: $(STAMP) ## damaged files and requests, FUZZ times as many as the tests try, and others each time
+	FUZZ=$(FUZZ) $(PYTEST) --timeout 0 -m "slow or not slow" tests/fuzz
+
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -79,9 +84,12 @@ lint: $(STAMP) ## ruff
 types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
-lock: $(STAMP) ## write requirements.lock from pyproject.toml
+# Most malicious releases are found within days. Empty for an index that does not say when files were uploaded.
+COOL_DOWN ?= 7 days
+lock: $(STAMP) ## write requirements.lock, with the digest of every file, from pyproject.toml
 	$(BIN)/python .ci/uv.py pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 \
-		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes \
+		$(if $(COOL_DOWN),--exclude-newer "$(COOL_DOWN)") --output-file requirements.lock
 
 clean: ## remove what the chain made, and Dagster's runs
 	rm -rf data

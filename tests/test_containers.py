@@ -20,3 +20,12 @@ def test_only_this_machine_reaches_the_published_ports() -> None:
     ports = [port for service in services().values() for port in service.get("ports", [])]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_our_containers_have_no_rights_that_they_do_not_need() -> None:
+    """An escaped decoder finds a root it cannot write, no capabilities, and no way to gain any."""
+    for name in ("mlflow", "dagster"):
+        service = services()[name]
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ MAX_VIDEO_BYTES = 2 << 30
 
 MAX_COMPRESSION = 200
 """Most times that the values of a video may be larger than what is stored of them; features hardly compress."""
+
+LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+"""What h5py raises for damaged bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,18 +81,22 @@ def read_hdf5_features(
     A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
     known: all names in the file, where the caller has listed them before. num_regions, dims: the wanted R and D; None
     accepts any. A video comes without features, and with a reason, if it has no dataset (missing), no frames
-    (no_frames), values that are not finite (not_finite), another shape (wrong_shape), values that are not in this file
-    (other_file), or a size that what is stored does not justify (too_large). Of the last two no value is read.
-    Raises DataError where the file is not an HDF5 file.
+    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape
+    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify
+    (too_large). Of the last two no value is read. Raises DataError where the file is not an HDF5 file.
     """
     with _open(path) as file:
         names = _names(file) if known is None else known
         for video_id in names if video_ids is None else video_ids:
             features, reason, message = None, "missing", f"no dataset {video_id!r} in {path.name}"
-            if video_id in names:
-                reason, message = _refusal(file[video_id], num_regions=num_regions, dims=dims)
-            if not reason:
-                features = file[video_id][()].astype(np.float16)
+            try:
+                if video_id in names:
+                    reason, message = _refusal(file[video_id], num_regions=num_regions, dims=dims)
+                if not reason:
+                    features = file[video_id][()].astype(np.float16)
+            except LIBRARY_ERRORS as error:
+                reason, message = "damaged", f"cannot be read ({error})"
+            if features is not None:
                 features = features[:, None] if features.ndim == 2 else features
                 if number := int((~np.isfinite(features)).sum()):
                     features, reason = None, "not_finite"
@@ -96,11 +104,13 @@ def read_hdf5_features(
             yield ImportedFeatures(video_id=video_id, features=features, reason=reason, message=message)
 
 
-def _open(path: Path) -> h5py.File:
+@contextmanager
+def _open(path: Path) -> Iterator[h5py.File]:
     try:
         require_regular(path)
-        return h5py.File(path, "r")
-    except OSError as error:
+        with h5py.File(path, "r") as file:
+            yield file
+    except LIBRARY_ERRORS as error:
         raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
 
 
