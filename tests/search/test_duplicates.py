@@ -20,8 +20,14 @@ def metadata(name: str, **changes: object) -> VideoMetadata:
 
 
 def pair(
-    first: str, second: str, *, similarity: float = 0.9, covered: tuple[float, float] = (1.0, 1.0)
+    first: str,
+    second: str,
+    *,
+    similarity: float = 0.9,
+    covered: tuple[float, float] = (1.0, 1.0),
+    asymmetry: float = 0.0,
 ) -> DuplicatePair:
+    asymmetry = asymmetry if first < second else -asymmetry
     first, second = sorted((first, second))
     return DuplicatePair(
         first=first,
@@ -34,6 +40,8 @@ def pair(
         second_covered=covered[1],
         first_start_s=0,
         second_start_s=0,
+        frame_similarity=similarity,
+        asymmetry=asymmetry,
     )
 
 
@@ -82,8 +90,8 @@ def test_what_people_keep_apart_is_in_no_group_together() -> None:
         ),
         (
             {"num_bytes": 3 * 10**6},
-            "It has the largest file among the copies of its picture size: 3.00 against 1.00 MB.",
-            "Its file is smaller than the copy to keep, whose picture has the same size: 1.00 against 3.00 MB.",
+            "It has the highest bit rate among the copies of its picture size: 2400 against 800 kbit/s.",
+            "Its bit rate is lower than that of the copy to keep, of the same picture size: 800 against 2400 kbit/s.",
         ),
     ],
 )
