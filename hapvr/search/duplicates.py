@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from statistics import median
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 COVERED = 0.8
 """Part of a video that must be covered for it to count as shown whole by the other."""
 MIN_AGREEMENT = 0.6
-"""Correlation from which on two videos have the same course, not only the same look, see `agreement`."""
+"""Correlation from which on two videos have the same course, not only the same look, see `same_course`."""
 MIN_COURSE_FRAMES = 4
 """Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
 NEAR_IDENTICAL = 0.85
@@ -35,39 +36,14 @@ NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins at 4."""
 
 HINT = "run `hapvr duplicates` again"
-PAIR_SCHEMA = pa.schema(
-    [
-        ("first", pa.string()),
-        ("second", pa.string()),
-        ("first_sha256", pa.string()),
-        ("second_sha256", pa.string()),
-        ("similarity", pa.float64()),
-        ("probability", pa.float64()),
-        ("first_covered", pa.float64()),
-        ("second_covered", pa.float64()),
-        ("first_start_s", pa.float64()),
-        ("second_start_s", pa.float64()),
-        ("frame_similarity", pa.float64()),
-        ("asymmetry", pa.float64()),
-        ("mark", pa.string()),
-        ("kind", pa.string()),
-    ]
-)
+_TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
     [
-        ("group", pa.string()),
-        ("video_id", pa.string()),
-        ("medoid", pa.bool_()),
-        ("keep", pa.bool_()),
-        ("reason", pa.string()),
-        ("similarity", pa.float64()),
-        ("path", pa.string()),
-        ("sha256", pa.string()),
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.bool_()) for name in ("medoid", "keep")),
+        *((name, pa.float64()) for name in ("similarity", "duration_s")),
         ("num_bytes", pa.int64()),
-        ("duration_s", pa.float64()),
-        ("width_px", pa.int32()),
-        ("height_px", pa.int32()),
-        ("codec", pa.string()),
+        *((name, pa.int32()) for name in ("width_px", "height_px")),
     ]
 )
 
@@ -90,10 +66,10 @@ class DuplicatePair:
     probability: float
     first_covered: float
     second_covered: float
-    first_start_s: float
-    second_start_s: float
+    first_start_s: float = 0.0
+    second_start_s: float = 0.0
     frame_similarity: float
-    asymmetry: float
+    asymmetry: float = 0.0
     mark: str = ""
 
     @property
@@ -104,6 +80,12 @@ class DuplicatePair:
     @property
     def same_file(self) -> bool:
         return self.first_sha256 == self.second_sha256
+
+
+PAIR_SCHEMA = pa.schema(
+    [(field.name, pa.string() if field.type == "str" else pa.float64()) for field in fields(DuplicatePair)]
+    + [("kind", pa.string())]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,23 +111,17 @@ def kind_of(first_covered: float, second_covered: float) -> Kind:
     return "overlap" if max(first_covered, second_covered) > 0 else "same_incident"
 
 
-def agreement(cross: NDArray[np.float64], own: NDArray[np.float64]) -> float:
-    """Correlation, in [-1, 1], of the similarities of aligned frames with those of each video's frames among themselves, all
-    [N, N] (Mantel, "The detection of disease clustering and a generalized regression approach", 1967).
+def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
+    """Whether aligned frames are of the same footage, by their similarities [N, N] with each other and, on average, among
+    themselves, whose correlation is Mantel's (1967) between two distance matrices.
 
     A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene look
     alike at all times.
     """
-    if len(cross) < 2 or min(cross.std(), own.std()) < 1e-6:
-        return 0.0
-    return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1])
-
-
-def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
-    """Whether aligned frames are of the same footage. Arguments of `agreement`."""
-    if len(cross) < MIN_COURSE_FRAMES or float(np.diag(cross).mean()) >= NEAR_IDENTICAL:
-        return float(np.diag(cross).mean()) >= NEAR_IDENTICAL
-    return agreement(cross, own) >= MIN_AGREEMENT
+    diagonal = float(np.diag(cross).mean())
+    if len(cross) < MIN_COURSE_FRAMES or diagonal >= NEAR_IDENTICAL or min(cross.std(), own.std()) < 1e-6:
+        return diagonal >= NEAR_IDENTICAL
+    return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
 
 
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
@@ -188,7 +164,7 @@ def group_copies(
             whole_first = pair.first_covered >= COVERED
             inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
             contained[around].add(inside)
-    edited = {one for one, seen in less.items() if metadata[one].noise >= NOISY or sum(seen) <= -MORE * len(seen)}
+    edited = {one for one, seen in less.items() if metadata[one].noise >= NOISY or median(seen) <= -MORE}
     free = set(near)
     members: list[GroupMember] = []
     while free:
@@ -238,28 +214,30 @@ def _group(
 ) -> list[GroupMember]:
     ids = [medoid, *copies]
     name = min(metadata[one].sha256 for one in ids)[:GROUP_DIGITS]
-    mixed = {one for one in ids if not contained.get(one, set()).isdisjoint(ids)}
-    spoilt = {one: MIXED if one in mixed else EDITED if one in edited else "" for one in ids}
-    ranked = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
-    best = ranked[0]
+    spoilt = {one: EDITED if one in edited else "" for one in ids}
+    spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
+    best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
+    worse = {one: "" if spoilt[best] else spoilt[one] for one in others}
+    reasons = {one: why or _why(metadata[one], metadata[best], kept=False) for one, why in worse.items()}
+    kept = PURE if worse[others[0]] else _why(metadata[best], metadata[others[0]], kept=True)
     return [
         GroupMember(
             group=name,
             video_id=one,
             medoid=one == medoid,
             keep=one == best,
-            reason=_why_kept(metadata[best], metadata[ranked[1]], bool(spoilt[ranked[1]]) and not spoilt[best])
-            if one == best
-            else _why_not(metadata[best], metadata[one], "" if spoilt[best] else spoilt[one]),
+            reason=reasons.get(one, kept),
             similarity=similarities.get(one, 1.0),
             metadata=metadata[one],
         )
-        for one in ranked
+        for one in (best, *others)
     ]
 
 
 MIXED = "It shows more than the copies have in common: another one is contained in it."
 EDITED = "It is noisy, or shows more than the copies have in common, such as text or a picture in the picture."
+GOOD = "It is as good as the copy to keep, whose path comes first"
+PURE = "It shows only what the copies have in common."
 
 
 def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
@@ -270,39 +248,24 @@ def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
     return -width * height, -rate, "" if metadata.path is None else text_of_path(metadata.path)
 
 
-def _why_kept(best: VideoMetadata, next_best: VideoMetadata, is_spoilt: bool) -> str:
-    if is_spoilt:
-        return "It shows only what the copies have in common."
-    (pixels, rate, _), (next_pixels, next_rate, _) = _quality(best), _quality(next_best)
-    if pixels < next_pixels:
-        return f"It has the largest picture: {_pixels(best, next_best)}."
-    if rate < next_rate:
-        return f"It has the highest bit rate among the copies of its picture size: {_bit_rates(best, next_best)}."
-    return "Its path comes first among equally good copies."
-
-
-def _why_not(best: VideoMetadata, other: VideoMetadata, spoilt: str) -> str:
-    if spoilt:
-        return spoilt
-    (pixels, rate, _), (other_pixels, other_rate, _) = _quality(best), _quality(other)
-    if pixels < other_pixels:
-        return f"Its picture is smaller than that of the copy to keep: {_pixels(other, best)}."
-    if rate < other_rate:
-        return (
-            f"Its bit rate is lower than that of the copy to keep, of the same picture size: {_bit_rates(other, best)}."
-        )
-    return "It is as good as the copy to keep, whose path comes first."
+def _why(one: VideoMetadata, other: VideoMetadata, *, kept: bool) -> str:
+    """Why the better of two copies is kept, or why the other one is not."""
+    (pixels, rate, _), (other_pixels, other_rate, _) = _quality(one), _quality(other)
+    if pixels != other_pixels:
+        size = "It has the largest picture" if kept else "Its picture is smaller than that of the copy to keep"
+        return f"{size}: {_pixels(one, other)}."
+    if rate != other_rate:
+        least = "lower than that of the copy to keep, of the same picture size"
+        bits = "highest among the copies of its picture size" if kept else least
+        rates = " against ".join(f"{8e-3 * file.num_bytes / (file.duration_s or 1):.0f}" for file in (one, other))
+        return f"Its bit rate is {bits}: {rates} kbit/s."
+    return f"{'Its path comes first among equally good copies' if kept else GOOD}."
 
 
 def _pixels(one: VideoMetadata, other: VideoMetadata) -> str:
     shown = " against ".join(" x ".join(map(str, file.content_px)) for file in (one, other))
     barred = any(file.content != (1.0, 1.0) for file in (one, other))
     return f"{shown} pixels" + (", without black bars" if barred else "")
-
-
-def _bit_rates(one: VideoMetadata, other: VideoMetadata) -> str:
-    rates = " against ".join(f"{8e-3 * file.num_bytes / (file.duration_s or 1):.0f}" for file in (one, other))
-    return f"{rates} kbit/s"
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations, groupby, product
 
 import numpy as np
@@ -186,21 +187,15 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
 def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
     """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
     files of the same bytes."""
-    unsure: set[str] = set()
-    differing: set[str] = set()
-    medoids = {member.group: member for member in members if member.medoid}
-    for member, verdict in zip(members, member_verdicts(searcher, members), strict=True):
-        if verdict not in (None, "match"):
-            unsure.add(member.group)
-        if member.metadata.sha256 != medoids[member.group].metadata.sha256:
-            differing.add(member.group)
     random = bool(searcher.scorer.warning)
-    return [
-        replace(member, keep=False, reason=RANDOM_WEIGHTS if random else UNSURE)
-        if member.group in unsure or (random and member.group in differing)
-        else member
-        for member in members
-    ]
+    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    doubted = {
+        one.group
+        for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
+        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != medoids[one.group]))
+    }
+    why = RANDOM_WEIGHTS if random else UNSURE
+    return [replace(one, keep=False, reason=why) if one.group in doubted else one for one in members]
 
 
 def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
@@ -382,16 +377,12 @@ def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Sear
     if not segments:
         return 0.0, 0.0
     part, scorer, videos = segments[0], searcher.scorer, searcher.collection
-    stretches = []
-    for name, *span in (
-        (query, part.query_start_s, part.query_end_s),
-        (other, part.reference_start_s, part.reference_end_s),
-    ):
-        first, last = (int(row) for row in np.searchsorted(videos.times(name), span))
-        stretches.append((name, first, max(last, first + 1)))
-    count = min(ALIGNED_FRAMES, *(last - first for _, first, last in stretches))
+    spans = {query: (part.query_start_s, part.query_end_s), other: (part.reference_start_s, part.reference_end_s)}
+    rows = {name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()}
+    count = max(min(ALIGNED_FRAMES, *(last - first for first, last in rows.values())), 1)
     one, another = (
-        scorer.embed(thin(videos.read(name, videos.times(name), first, last), count)) for name, first, last in stretches
+        scorer.embed(thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count))
+        for name, (first, last) in rows.items()
     )
     cross, back = scorer.relative_similarity(one, another), scorer.relative_similarity(another, one)
     own = (scorer.relative_similarity(one, one) + scorer.relative_similarity(another, another)) / 2
@@ -402,19 +393,9 @@ def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Sear
 
 def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
     """Files of the same bytes, which need no model."""
+    equal = partial(
+        DuplicatePair, similarity=1.0, probability=1.0, first_covered=1.0, second_covered=1.0, frame_similarity=1.0
+    )
     for sha256, ids in _ids_of(contents).items():
         for first, second in combinations(sorted(ids), 2):
-            yield DuplicatePair(
-                first=first,
-                second=second,
-                first_sha256=sha256,
-                second_sha256=sha256,
-                similarity=1.0,
-                probability=1.0,
-                first_covered=1.0,
-                second_covered=1.0,
-                first_start_s=0.0,
-                second_start_s=0.0,
-                frame_similarity=1.0,
-                asymmetry=0.0,
-            )
+            yield equal(first=first, second=second, first_sha256=sha256, second_sha256=sha256)
