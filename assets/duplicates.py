@@ -78,12 +78,14 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
     searcher = Searcher.open(opened)
     members = make_duplicate_groups(opened, searcher)
     awaited = sorted(outdated_duplicates(opened).uncompared)
-    others = [member for member in members if not member.keep]
+    groups, named = {member.group for member in members}, {member.group for member in members if member.keep}
+    others = [member for member in members if member.group in named and not member.keep]
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(members),
-            "groups": len(members) - len(others),
+            "groups": len(groups),
+            "unsure_groups": len(groups - named),
             "videos_more_than_needed": len(others),
             "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
             "min_probability": opened.config.search.min_duplicate_probability,

@@ -120,6 +120,16 @@ def duplicates(
         bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
     ] = False,
     folder: FolderOption = "",
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B", help="Only what a video whose id begins with A shares with one that begins with B."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="Also write what could be kept, linked or moved to a .json, .csv or .sh file, for review."),
+    ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
@@ -131,39 +141,55 @@ def duplicates(
     """
     import pyarrow as pa
 
+    from hapvr.errors import ArgumentError
     from hapvr.files import write_atomic
     from hapvr.search.duplicates import group_rows, pair_table
     from hapvr.search.match import verdict_of
+    from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
     from hapvr.steps.project import Project
-    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.searcher import UNCALIBRATED, Searcher
     from hapvr.tables import export_table
 
     _check_out(out)
+    if plan is not None and (pairs or plan.suffix.lower() not in PLAN_SUFFIXES):
+        raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, and not --pairs")
+    one, other = between or (folder, "")
+
+    def asked(ids: Sequence[str]) -> bool:
+        """Whether two of these videos are in the parts of the collection that are asked about."""
+        firsts, seconds = ([name for name in ids if name.startswith(begin)] for begin in (one, other))
+        return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
+
     project = Project.open(config, overrides=overrides(set_))
     searcher = Searcher.open(project, model=model)
-    for key in searcher.collection.shards():
+    calibration, warnings = searcher.scorer.calibration, list(searcher.warnings)
+    if calibration is None:
+        warnings.append(f"only files of the same bytes are listed: {UNCALIBRATED}")
+    for key in searcher.collection.shards() if calibration is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
-        found = [one for one in found if one.first.startswith(folder) or one.second.startswith(folder)]
+        found = [pair for pair in found if asked((pair.first, pair.second))]
         verdicts = [
-            verdict_of(searcher.calibration, one.similarity, mark=one.mark, same_file=one.same_file) for one in found
+            verdict_of(calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file) for pair in found
         ]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
     else:
-        members = make_duplicate_groups(project, searcher)
-        chosen = {member.group for member in members if member.video_id.startswith(folder)}
-        members = [member for member in members if member.group in chosen]
-        verdicts = member_verdicts(project, searcher, members)
+        made = make_duplicate_groups(project, searcher)
+        groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
+        members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
+        verdicts = member_verdicts(searcher, members)
         rows, text = group_rows(members), _group_lines(members, verdicts)
+        if plan is not None:
+            write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
-    text = [f"model    {searcher.name}", *(f"warning  {one}" for one in searcher.warnings), *text]
+    text = [f"model    {searcher.name}", *(f"warning  {warning}" for warning in warnings), *text]
     if out is not None:
         with write_atomic(out) as part:
             export_table(rows, part, out.suffix.lower())
-    said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": searcher.warnings}
+    said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
     show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, as_json=as_json, text="\n".join(text))
 
 

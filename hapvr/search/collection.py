@@ -122,7 +122,7 @@ class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of its bytes; of the id where there is no file.
 
     num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
-    and height that black bars leave.
+    and height that black bars leave. noise: grey levels, see `noise_level`.
     """
 
     path: Path | None
@@ -133,6 +133,7 @@ class VideoMetadata:
     height_px: int = 0
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
+    noise: float = 0.0
 
     @property
     def content_px(self) -> tuple[int, int]:

@@ -6,11 +6,14 @@ Groups are stars: every member is a copy of its group's medoid, so that no chain
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median
 from typing import Literal, get_args
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.search.collection import VideoMetadata
@@ -21,39 +24,26 @@ Kind = Literal["copy", "contained", "overlap", "same_incident"]
 KINDS: tuple[str, ...] = get_args(Kind)
 COVERED = 0.8
 """Part of a video that must be covered for it to count as shown whole by the other."""
+MIN_AGREEMENT = 0.6
+"""Correlation from which on two videos have the same course, not only the same look, see `same_course`."""
+MIN_COURSE_FRAMES = 4
+"""Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
+NEAR_IDENTICAL = 0.85
+MORE = 0.005
+"""Mean frame similarity that a video lacks against its copies the one way, not the other, from which on it shows more than
+they do: captions, or a picture in its picture."""
+NOISY = 2.5
+"""Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins at 4."""
 
 HINT = "run `hapvr duplicates` again"
-PAIR_SCHEMA = pa.schema(
-    [
-        ("first", pa.string()),
-        ("second", pa.string()),
-        ("first_sha256", pa.string()),
-        ("second_sha256", pa.string()),
-        ("similarity", pa.float64()),
-        ("probability", pa.float64()),
-        ("first_covered", pa.float64()),
-        ("second_covered", pa.float64()),
-        ("first_start_s", pa.float64()),
-        ("second_start_s", pa.float64()),
-        ("mark", pa.string()),
-        ("kind", pa.string()),
-    ]
-)
+_TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
     [
-        ("group", pa.string()),
-        ("video_id", pa.string()),
-        ("medoid", pa.bool_()),
-        ("keep", pa.bool_()),
-        ("reason", pa.string()),
-        ("similarity", pa.float64()),
-        ("path", pa.string()),
-        ("sha256", pa.string()),
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.bool_()) for name in ("medoid", "keep")),
+        *((name, pa.float64()) for name in ("similarity", "duration_s")),
         ("num_bytes", pa.int64()),
-        ("duration_s", pa.float64()),
-        ("width_px", pa.int32()),
-        ("height_px", pa.int32()),
-        ("codec", pa.string()),
+        *((name, pa.int32()) for name in ("width_px", "height_px")),
     ]
 )
 
@@ -63,8 +53,10 @@ GROUP_DIGITS = 12
 @dataclass(frozen=True, kw_only=True)
 class DuplicatePair:
     """Two videos of the collection, first < second. sha256: of their contents when they were compared. covered: parts of
-    each that the other shows, in [0, 1]. starts_s: where the longest and surest common part begins in each. mark: what
-    somebody said of them, "" if nothing."""
+    each that the other shows, in [0, 1]. starts_s: where the longest and surest common part begins in each. frame_similarity:
+    mean over the aligned frames of that part, in [-1, 1], where they have the same course; 0 of look-alikes. asymmetry: how
+    much less of the first is in the second than the other way round, negative where the first shows more. mark: what somebody
+    said of them, "" if nothing."""
 
     first: str
     second: str
@@ -74,17 +66,26 @@ class DuplicatePair:
     probability: float
     first_covered: float
     second_covered: float
-    first_start_s: float
-    second_start_s: float
+    first_start_s: float = 0.0
+    second_start_s: float = 0.0
+    frame_similarity: float
+    asymmetry: float = 0.0
     mark: str = ""
 
     @property
     def kind(self) -> Kind:
-        return kind_of(self.first_covered, self.second_covered)
+        shared = self.frame_similarity > 0 or self.mark == "match"
+        return kind_of(self.first_covered, self.second_covered) if shared else "same_incident"
 
     @property
     def same_file(self) -> bool:
         return self.first_sha256 == self.second_sha256
+
+
+PAIR_SCHEMA = pa.schema(
+    [(field.name, pa.string() if field.type == "str" else pa.float64()) for field in fields(DuplicatePair)]
+    + [("kind", pa.string())]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,19 @@ def kind_of(first_covered: float, second_covered: float) -> Kind:
     return "overlap" if max(first_covered, second_covered) > 0 else "same_incident"
 
 
+def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
+    """Whether aligned frames are of the same footage, by their similarities [N, N] with each other and, on average, among
+    themselves, whose correlation is Mantel's (1967) between two distance matrices.
+
+    A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene look
+    alike at all times.
+    """
+    diagonal = float(np.diag(cross).mean())
+    if len(cross) < MIN_COURSE_FRAMES or diagonal >= NEAR_IDENTICAL or min(cross.std(), own.std()) < 1e-6:
+        return diagonal >= NEAR_IDENTICAL
+    return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
+
+
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
     """Each pair once, with its highest similarity, in order of the ids."""
     best: dict[tuple[str, str], DuplicatePair] = {}
@@ -129,42 +143,56 @@ def group_copies(
     """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
     apart: whether two videos must not come into one group, even if both are copies of its medoid. The copy to keep is the
-    one of the most pixels without black bars, then of the most bytes, then of the first path; one that contains another
-    member, and shows something else as well, is not kept while there is one that does not.
+    one of the most pixels without black bars, then of the highest bit rate, then of the first path; one that is edited (it
+    is noisy, or shows more than its copies), or contains another member, is not kept while there is one that is not.
 
-    Medoids are chosen greedily: the video that is a copy of most others that have no group yet, then the one of highest
-    similarities, then of the smallest content digest. So the same pairs give the same groups in whatever order they come.
+    Medoids are chosen greedily, edited videos last: the video that is a copy of most others that have no group yet, then the
+    one of highest frame similarities, then of the smallest content digest. So the same pairs give the same groups in whatever
+    order they come.
     """
     near: dict[str, dict[str, float]] = defaultdict(dict)
     contained: dict[str, set[str]] = defaultdict(set)
+    less: dict[str, list[float]] = defaultdict(list)
+    scores: dict[frozenset[str], float] = {}
     for pair in pairs:
         if pair.kind == "copy":
-            near[pair.first][pair.second] = near[pair.second][pair.first] = pair.similarity
+            near[pair.first][pair.second] = near[pair.second][pair.first] = pair.frame_similarity
+            scores[frozenset((pair.first, pair.second))] = pair.similarity
+            less[pair.first].append(pair.asymmetry)
+            less[pair.second].append(-pair.asymmetry)
         elif pair.kind == "contained":
             whole_first = pair.first_covered >= COVERED
             inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
             contained[around].add(inside)
+    edited = {one for one, seen in less.items() if metadata[one].noise >= NOISY or median(seen) <= -MORE}
     free = set(near)
     members: list[GroupMember] = []
     while free:
-        medoid = min(free, key=lambda one: _medoid_order(one, near[one], free, metadata[one]))
-        copies = _together([other for other in near[medoid] if other in free], near[medoid], metadata, apart)
+        medoid = min(free, key=lambda one: (one in edited, *_medoid_order(one, near[one], free, metadata[one])))
+        copies = _together([other for other in near[medoid] if other in free], medoid, near, metadata, apart)
         free -= {medoid, *copies}
         if copies:
-            members += _group(medoid, copies, near[medoid], metadata, contained)
+            similarities = {one: scores[frozenset((one, medoid))] for one in copies}
+            members += _group(medoid, copies, similarities, metadata, contained, edited)
     return members
 
 
 def _together(
     copies: Sequence[str],
-    similarities: Mapping[str, float],
+    medoid: str,
+    near: Mapping[str, Mapping[str, float]],
     metadata: Mapping[str, VideoMetadata],
     apart: Callable[[str, str], bool],
 ) -> list[str]:
-    """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one."""
+    """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one.
+
+    One that is more similar to another video than to the medoid, and a copy of none of the group's, belongs to that one: a
+    picture in a picture does not tie the copies of both together.
+    """
     chosen: list[str] = []
-    for one in sorted(copies, key=lambda one: (-similarities[one], metadata[one].sha256, one)):
-        if not any(apart(one, other) for other in chosen):
+    for one in sorted(copies, key=lambda one: (-near[medoid][one], metadata[one].sha256, one)):
+        elsewhere = chosen and near[one].keys().isdisjoint(chosen) and max(near[one].values()) > near[medoid][one]
+        if not elsewhere and not any(apart(one, other) for other in chosen):
             chosen.append(one)
     return sorted(chosen)
 
@@ -182,64 +210,62 @@ def _group(
     similarities: Mapping[str, float],
     metadata: Mapping[str, VideoMetadata],
     contained: Mapping[str, set[str]],
+    edited: Collection[str],
 ) -> list[GroupMember]:
     ids = [medoid, *copies]
     name = min(metadata[one].sha256 for one in ids)[:GROUP_DIGITS]
-    mixed = {one for one in ids if not contained.get(one, set()).isdisjoint(ids)}
-    ranked = sorted(ids, key=lambda one: (one in mixed, *_quality(metadata[one]), one))
-    best = ranked[0]
+    spoilt = {one: EDITED if one in edited else "" for one in ids}
+    spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
+    best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
+    worse = {one: "" if spoilt[best] else spoilt[one] for one in others}
+    reasons = {one: why or _why(metadata[one], metadata[best], kept=False) for one, why in worse.items()}
+    kept = PURE if worse[others[0]] else _why(metadata[best], metadata[others[0]], kept=True)
     return [
         GroupMember(
             group=name,
             video_id=one,
             medoid=one == medoid,
             keep=one == best,
-            reason=_why_kept(metadata[best], metadata[ranked[1]], ranked[1] in mixed and best not in mixed)
-            if one == best
-            else _why_not(metadata[best], metadata[one], one in mixed and best not in mixed),
+            reason=reasons.get(one, kept),
             similarity=similarities.get(one, 1.0),
             metadata=metadata[one],
         )
-        for one in ranked
+        for one in (best, *others)
     ]
 
 
-def _quality(metadata: VideoMetadata) -> tuple[int, int, str]:
-    """By these the copy to keep is chosen, in this order and the lowest first: pixels without black bars, bytes, path."""
+MIXED = "It shows more than the copies have in common: another one is contained in it."
+EDITED = "It is noisy, or shows more than the copies have in common, such as text or a picture in the picture."
+GOOD = "It is as good as the copy to keep, whose path comes first"
+PURE = "It shows only what the copies have in common."
+
+
+def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
+    """By these the copy to keep is chosen, in this order and the lowest first: pixels without black bars, bit rate (bytes
+    where the duration is not known), path."""
     width, height = metadata.content_px
-    return -width * height, -metadata.num_bytes, "" if metadata.path is None else text_of_path(metadata.path)
+    rate = metadata.num_bytes / (metadata.duration_s or 1)
+    return -width * height, -rate, "" if metadata.path is None else text_of_path(metadata.path)
 
 
-def _why_kept(best: VideoMetadata, next_best: VideoMetadata, is_mixed: bool) -> str:
-    if is_mixed:
-        return "It shows only what the copies have in common."
-    (pixels, size, _), (next_pixels, next_size, _) = _quality(best), _quality(next_best)
-    if pixels < next_pixels:
-        return f"It has the largest picture: {_pixels(best, next_best)}."
-    if size < next_size:
-        return f"It has the largest file among the copies of its picture size: {_megabytes(best, next_best)}."
-    return "Its path comes first among equally good copies."
-
-
-def _why_not(best: VideoMetadata, other: VideoMetadata, is_mixed: bool) -> str:
-    if is_mixed:
-        return "It shows more than the copies have in common: another one is contained in it."
-    (pixels, size, _), (other_pixels, other_size, _) = _quality(best), _quality(other)
-    if pixels < other_pixels:
-        return f"Its picture is smaller than that of the copy to keep: {_pixels(other, best)}."
-    if size < other_size:
-        return f"Its file is smaller than the copy to keep, whose picture has the same size: {_megabytes(other, best)}."
-    return "It is as good as the copy to keep, whose path comes first."
+def _why(one: VideoMetadata, other: VideoMetadata, *, kept: bool) -> str:
+    """Why the better of two copies is kept, or why the other one is not."""
+    (pixels, rate, _), (other_pixels, other_rate, _) = _quality(one), _quality(other)
+    if pixels != other_pixels:
+        size = "It has the largest picture" if kept else "Its picture is smaller than that of the copy to keep"
+        return f"{size}: {_pixels(one, other)}."
+    if rate != other_rate:
+        least = "lower than that of the copy to keep, of the same picture size"
+        bits = "highest among the copies of its picture size" if kept else least
+        rates = " against ".join(f"{8e-3 * file.num_bytes / (file.duration_s or 1):.0f}" for file in (one, other))
+        return f"Its bit rate is {bits}: {rates} kbit/s."
+    return f"{'Its path comes first among equally good copies' if kept else GOOD}."
 
 
 def _pixels(one: VideoMetadata, other: VideoMetadata) -> str:
     shown = " against ".join(" x ".join(map(str, file.content_px)) for file in (one, other))
     barred = any(file.content != (1.0, 1.0) for file in (one, other))
     return f"{shown} pixels" + (", without black bars" if barred else "")
-
-
-def _megabytes(one: VideoMetadata, other: VideoMetadata) -> str:
-    return f"{one.num_bytes / 1e6:.2f} against {other.num_bytes / 1e6:.2f} MB"
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:

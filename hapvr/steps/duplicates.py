@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import combinations, groupby, product
 
+import numpy as np
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
@@ -21,7 +23,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
-from hapvr.search.content_area import content_area
+from hapvr.search.content_area import content_area, noise_level
 from hapvr.search.duplicates import (
     HINT,
     DuplicatePair,
@@ -33,13 +35,14 @@ from hapvr.search.duplicates import (
     groups_fingerprint,
     read_pairs,
     read_rows,
+    same_course,
     write_pairs,
     write_rows,
 )
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
-from hapvr.search.match import coverage, verdict_of
+from hapvr.search.match import coverage, thin, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
@@ -48,10 +51,17 @@ PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
-PICTURES_SCHEMA = pa.schema([("sha256", pa.string()), ("width_share", pa.float64()), ("height_share", pa.float64())])
-KEEP_VERSION = 2
+PICTURES_SCHEMA = pa.schema(
+    [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
+)
+PAIRS_VERSION = 2
+"""Changes with what is said of a pair."""
+ALIGNED_FRAMES = 64
+"""Frames of a common part, evenly apart, whose course is compared."""
+KEEP_VERSION = 3
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
+UNSURE = "it is not sure that these are copies, so no copy is named to keep"
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
@@ -88,7 +98,7 @@ def make_duplicate_pairs(
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key)
+    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
 
     def finished() -> ShardPairs | None:
         stored = _undamaged(root, place)
@@ -163,7 +173,10 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
         return OutdatedDuplicates({}, "")
     current = current_index(root)
     indexed = current.shards(root)
-    wanted = {key: search_fingerprint(PAIRS_STAGE, project, current, key, digest) for key, digest in indexed.items()}
+    wanted = {
+        key: search_fingerprint(PAIRS_STAGE, project, current, key, digest, pairs=PAIRS_VERSION)
+        for key, digest in indexed.items()
+    }
     uncompared = {
         key: digest_of([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
     }
@@ -171,28 +184,29 @@ def outdated_duplicates(project: Project) -> OutdatedDuplicates:
     return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
 
 
-def named_copies(members: list[GroupMember], searcher: Searcher) -> list[GroupMember]:
-    """The members as they are; where the weights are random, no copy is named to keep, except among files of the same bytes."""
-    if not searcher.scorer.warning:
-        return members
-    contents: dict[str, set[str]] = {}
-    for member in members:
-        contents.setdefault(member.group, set()).add(member.metadata.sha256)
-    return [
-        member if len(contents[member.group]) == 1 else replace(member, keep=False, reason=RANDOM_WEIGHTS)
-        for member in members
-    ]
+def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
+    """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
+    files of the same bytes."""
+    random = bool(searcher.scorer.warning)
+    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    doubted = {
+        one.group
+        for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
+        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != medoids[one.group]))
+    }
+    why = RANDOM_WEIGHTS if random else UNSURE
+    return [replace(one, keep=False, reason=why) if one.group in doubted else one for one in members]
 
 
-def member_verdicts(project: Project, searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
+def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
     """What is said of each member and the medoid of its group; None for the medoid itself."""
     medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks = read_marks(project.root)
+    marks = read_marks(searcher.project.root)
     return [
         None
         if member.medoid
         else verdict_of(
-            searcher.calibration,
+            searcher.scorer.calibration,
             member.similarity,
             mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
             same_file=member.metadata.sha256 == medoids[member.group],
@@ -216,24 +230,28 @@ def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
 
 def metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:
     """Metadata of the videos of some pairs, with what black bars leave of their pictures, as far as that was measured."""
-    areas, of = _content_areas(searcher.project.root), searcher.collection.metadata.of
+    pictures, of = _pictures(searcher.project.root), searcher.collection.metadata.of
     found = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
-    return {one: replace(file, content=areas.get(file.sha256, file.content)) for one, file in found.items()}
+    for one, file in found.items():
+        if file.sha256 in pictures:
+            *content, noise = pictures[file.sha256]
+            found[one] = replace(file, content=(content[0], content[1]), noise=noise)
+    return found
 
 
-def _content_areas(root: DataRoot) -> dict[str, tuple[float, float]]:
-    """SHA-256 -> shares of width and height, of all videos that were measured."""
+def _pictures(root: DataRoot) -> dict[str, tuple[float, float, float]]:
+    """SHA-256 -> shares of width and height, and noise, of all videos that were measured."""
     try:
         table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, hint=HINT)
     except DamagedError:  # they are measured again
         table = None
     columns = [] if table is None else [column.to_pylist() for column in table.columns]
-    return {sha256: (width, height) for sha256, width, height in zip(*columns, strict=True)}
+    return {sha256: (width, height, noise) for sha256, width, height, noise in zip(*columns, strict=True)}
 
 
 def _measure_pictures(project: Project, searcher: Searcher) -> None:
-    """Find the black bars of all copies whose frames are stored and were not looked at yet."""
-    shard_of, areas = searcher.collection.shard_of, _content_areas(project.root)
+    """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
+    shard_of, areas = searcher.collection.shard_of, _pictures(project.root)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     copies = metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
     new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in areas)
@@ -241,7 +259,8 @@ def _measure_pictures(project: Project, searcher: Searcher) -> None:
         with suppress(DataError):  # imported features have no frames
             frames = open_frames(project, key)
             for _, video_id, sha256 in videos:
-                areas[sha256] = content_area(frames.read(video_id).jpegs)
+                jpegs = frames.read(video_id).jpegs
+                areas[sha256] = (*content_area(jpegs), noise_level(jpegs))
     if new:
         rows = [(sha256, *areas[sha256]) for sha256 in sorted(areas)]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(PICTURES_SCHEMA)
@@ -331,8 +350,9 @@ def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], sea
     seconds = searcher.collection.times(query)[-1] + 1 / searcher.scorer.sampling.fps
     covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
     starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
+    there, back = _aligned(query, found.video_id, segments, searcher)
     if found.video_id < query:
-        covered, starts = covered[::-1], starts[::-1]
+        covered, starts, (there, back) = covered[::-1], starts[::-1], (back, there)
     first, second = sorted((query, found.video_id))
     metadata = searcher.collection.metadata
     return DuplicatePair(
@@ -346,22 +366,36 @@ def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], sea
         second_covered=covered[1],
         first_start_s=starts[0],
         second_start_s=starts[1],
+        frame_similarity=(there + back) / 2,
+        asymmetry=there - back,
     )
+
+
+def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Searcher) -> tuple[float, float]:
+    """Mean similarity of the aligned frames of the first part with the other video's, and the other way round; 0 where they
+    have not the same course."""
+    if not segments:
+        return 0.0, 0.0
+    part, scorer, videos = segments[0], searcher.scorer, searcher.collection
+    spans = {query: (part.query_start_s, part.query_end_s), other: (part.reference_start_s, part.reference_end_s)}
+    rows = {name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()}
+    count = max(min(ALIGNED_FRAMES, *(last - first for first, last in rows.values())), 1)
+    one, another = (
+        scorer.embed(thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count))
+        for name, (first, last) in rows.items()
+    )
+    cross, back = scorer.relative_similarity(one, another), scorer.relative_similarity(another, one)
+    own = (scorer.relative_similarity(one, one) + scorer.relative_similarity(another, another)) / 2
+    if not same_course((cross + back.T) / 2, own):
+        return 0.0, 0.0
+    return float(np.diag(cross).mean()), float(np.diag(back).mean())
 
 
 def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
     """Files of the same bytes, which need no model."""
+    equal = partial(
+        DuplicatePair, similarity=1.0, probability=1.0, first_covered=1.0, second_covered=1.0, frame_similarity=1.0
+    )
     for sha256, ids in _ids_of(contents).items():
         for first, second in combinations(sorted(ids), 2):
-            yield DuplicatePair(
-                first=first,
-                second=second,
-                first_sha256=sha256,
-                second_sha256=sha256,
-                similarity=1.0,
-                probability=1.0,
-                first_covered=1.0,
-                second_covered=1.0,
-                first_start_s=0.0,
-                second_start_s=0.0,
-            )
+            yield equal(first=first, second=second, first_sha256=sha256, second_sha256=sha256)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import DuplicatePair, group_copies, kind_of
+from hapvr.search.duplicates import DuplicatePair, group_copies, kind_of, same_course
 
 
 def metadata(name: str, **changes: object) -> VideoMetadata:
@@ -20,8 +22,14 @@ def metadata(name: str, **changes: object) -> VideoMetadata:
 
 
 def pair(
-    first: str, second: str, *, similarity: float = 0.9, covered: tuple[float, float] = (1.0, 1.0)
+    first: str,
+    second: str,
+    *,
+    similarity: float = 0.9,
+    covered: tuple[float, float] = (1.0, 1.0),
+    asymmetry: float = 0.0,
 ) -> DuplicatePair:
+    asymmetry = asymmetry if first < second else -asymmetry
     first, second = sorted((first, second))
     return DuplicatePair(
         first=first,
@@ -34,6 +42,8 @@ def pair(
         second_covered=covered[1],
         first_start_s=0,
         second_start_s=0,
+        frame_similarity=similarity,
+        asymmetry=asymmetry,
     )
 
 
@@ -82,8 +92,8 @@ def test_what_people_keep_apart_is_in_no_group_together() -> None:
         ),
         (
             {"num_bytes": 3 * 10**6},
-            "It has the largest file among the copies of its picture size: 3.00 against 1.00 MB.",
-            "Its file is smaller than the copy to keep, whose picture has the same size: 1.00 against 3.00 MB.",
+            "Its bit rate is highest among the copies of its picture size: 2400 against 800 kbit/s.",
+            "Its bit rate is lower than that of the copy to keep, of the same picture size: 800 against 2400 kbit/s.",
         ),
     ],
 )
@@ -137,3 +147,34 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
         assert len(inside) >= 2
         assert [sum(member.keep for member in inside), sum(member.medoid for member in inside)] == [1, 1]
         assert group == min(member.metadata.sha256 for member in inside)[:12]
+
+
+def test_a_picture_in_a_picture_ties_no_groups_together() -> None:
+    """It is a copy of both sides, most of all; it is no medoid, not kept, and joins the one that it is more like."""
+    sides = [["a1", "a2", "a3"], ["b1", "b2", "b3"]]
+    known = {name: metadata(name) for side in sides for name in side} | {"mix": metadata("mix", num_bytes=10**7)}
+    pairs = [pair(*two, similarity=0.95) for side in sides for two in combinations(side, 2)]
+    for side, like in zip(sides, (0.8, 0.6), strict=True):
+        pairs += [pair("mix", name, similarity=like, asymmetry=-0.02) for name in side]
+    for edited in (known, known | {"mix": metadata("mix", num_bytes=10**7, noise=5.0)}):
+        members = group_copies(pairs, edited)
+        groups = {one.group: {m.video_id for m in members if m.group == one.group} for one in members}
+        assert sorted(map(sorted, groups.values())) == [["a1", "a2", "a3", "mix"], ["b1", "b2", "b3"]]
+        (mix,) = [one for one in members if one.video_id == "mix"]
+        assert (mix.medoid, mix.keep) == (False, False)
+    even = [replace(one, asymmetry=0.0) for one in pairs]  # nothing gives it away but its links
+    groups = [member.group for member in group_copies(even, known) if member.video_id[0] != "m"]
+    assert len(set(groups)) == 2
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(0.4, 1.0))
+def test_copies_have_the_course_of_their_original(seed: int, count: int, kept: float) -> None:
+    """Frames that change, seen through any edit, are like the original where that is like itself; another take, as alike at
+    all times, is not; few frames must be nearly the same."""
+    rng = np.random.default_rng(seed)
+    frames = np.cumsum(rng.normal(size=(count, 64)), axis=0)
+    frames /= np.linalg.norm(frames, axis=1, keepdims=True)
+    own = frames @ frames.T
+    assert same_course(kept * own, own)
+    assert not same_course(0.7 + rng.normal(size=own.shape) / 50, own)
+    assert not same_course(0.8 * own[:3, :3], own[:3, :3])

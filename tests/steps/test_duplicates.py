@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from hapvr.cli import app
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
     GROUPS_PLACE,
@@ -20,7 +24,7 @@ from hapvr.steps.duplicates import (
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.searcher import Searcher
+from hapvr.steps.searcher import UNCALIBRATED, Searcher
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights
@@ -107,6 +111,37 @@ def test_only_what_is_new_is_looked_through(grown: Project) -> None:
     assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
     assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
+
+
+def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grown: Project, tmp_path: Path) -> None:
+    """--between wants a video of each part. Without a calibration files of the same bytes are groups, with one line on why
+    there is nothing else."""
+
+    def told(*options: object) -> dict[str, Any]:
+        given = [
+            "--config",
+            grown.folder / "config.yaml",
+            "--set",
+            f"search.min_duplicate_probability={LIKELY}",
+            *options,
+        ]
+        done = CliRunner().invoke(app, ["duplicates", "--json", *map(str, given)])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    found = told("--pairs", "--between", "in/z", "in/s")["pairs"]
+    assert [(row["first"], row["second"]) for row in found] == [("in/short.mp4", "in/z new excerpt.mp4")]
+    members = told("--between", "in/other", "in/z", "--plan", tmp_path / "plan.json")["groups"]
+    assert {row["video_id"] for row in members} == {"in/other 1.mp4", "in/z same bytes.mp4"}
+    assert [row["keep"] for row in members] == [True, False]
+    assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == ["keep", "link"]
+    shutil.rmtree(grown.root.local_path("duplicate_pairs"))
+    answer = told("--model", bundle_of(grown, tmp_path, calibrated=False))
+    assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == [
+        (row["video_id"], row["keep"]) for row in members
+    ]
+    assert f"only files of the same bytes are listed: {UNCALIBRATED}" in answer["warnings"]
+    make_all(grown)
 
 
 def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
