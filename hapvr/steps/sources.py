@@ -18,6 +18,7 @@ from hapvr.data.manifest import (
     GENERATED,
     MANIFEST_STAGE,
     TRAIN,
+    VIDEOS_STAGE,
     ManifestRow,
     read_manifest,
     read_manifest_shard,
@@ -26,6 +27,7 @@ from hapvr.data.manifest import (
     training_shard_keys,
     write_manifest_shard,
 )
+from hapvr.data.shards import STATUS_OK
 from hapvr.demo.clips_benchmark import split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
 from hapvr.errors import DataError
@@ -45,6 +47,8 @@ from hapvr.video.sources import (
 )
 
 CORPUS_FOLDER = "corpus"
+TICK_PLACE = "watch/tick.json"
+"""When the automation looked at the sources last."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,11 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
 
 
+def note_tick(project: Project) -> None:
+    """Write down that the automation has looked at the sources."""
+    project.root.write_json(TICK_PLACE, {"time_s": time.time()})
+
+
 def benchmark_folder(project: Project, name: str) -> Path | None:
     """The folder of a benchmark that a source of this project made; None if none did."""
     if project.root.local is None:
@@ -152,6 +161,18 @@ def _known_files(project: Project, source: str) -> frozenset[str]:
     """Where the videos of a source are, as far as the manifest has them."""
     keys = [key for key in shard_keys(project.root) if source_of(key) == source]
     return frozenset(row.uri for key in keys for row in read_manifest_shard(project.root, key))
+
+
+def lost_files(project: Project) -> dict[str, tuple[int, int]]:
+    """Source -> of how many videos that could be read the file is not there now, and how many there are."""
+    found: dict[str, tuple[int, int]] = {}
+    for key in shard_keys(project.root):
+        index = project.shard(VIDEOS_STAGE, key).find()
+        paths = [row["path"] for row in index.rows() if row["status"] == STATUS_OK] if index else []
+        lost, usable = found.get(source_of(key), (0, 0))
+        lost += sum(not path_of_text(path).exists() for path in paths)
+        found[source_of(key)] = (lost, usable + len(paths))
+    return found
 
 
 def read_scenes(path: Path) -> dict[str, str]:
