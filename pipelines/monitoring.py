@@ -1,7 +1,6 @@
 """Sensors that clean up after runs which could not do so themselves.
 
-Dagster notices that a run's process died only while the server that started it lives. So every run notes its process
-(`ProjectResource`), and a sensor looks whether that process still exists.
+Dagster notices that a process died only while the server that started it lives: so runs note theirs (`ProjectResource`).
 """
 
 import socket
