@@ -11,7 +11,7 @@ from typing import Any
 
 from hapvr.chain import StepStatus, chain_status
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, tell, training_failed
@@ -130,8 +130,7 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
     for source, (lost, usable) in found.files.items():
         if lost > config.watch.max_lost_rate * usable:
             said = f"source {source}: the files of {lost} of {usable} videos are not there"
-            hint = "connect their drive, or `hapvr forget` those that are gone for good"
-            yield Concern("source_lost", f"source/{source}", f"{said}; {hint}", lasting=True)
+            yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
 
 
 def _champion(project: Project) -> Champion | None:
@@ -155,11 +154,7 @@ def _last_failure(root: DataRoot) -> tuple[str, str, float]:
     from hapvr.steps.training import MODELS
     from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
 
-    try:
-        folders = list(root.local_path(MODELS).glob(f"*/{RUN_NAME}"))
-    except DataError:  # an object store has no trainings
-        folders = []
-    if folders:
+    if folders := list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []:
         file = max(folders, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
         if file.is_file():
             return file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime

@@ -24,7 +24,7 @@ from hapvr.steps.sources import note_tick
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
-from tests.steps.search_projects import bundle_of, copied, register_bundle
+from tests.steps.search_projects import bundle_of, register_bundle, searchable_project
 from tests.steps.test_alerts import Receiver
 
 SECRET = "a key of sixteen letters or more"
@@ -44,12 +44,12 @@ def told(receiver: Receiver) -> list[str]:
 
 @pytest.mark.slow
 def test_what_needs_a_person_is_found_and_told_once(
-    call: Call, searchable: Path, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped automation, a champion that does not answer, a full disk and a drive that is away: one signed message each,
     however often somebody looks; and another one when a condition comes back."""
     monkeypatch.setenv("WEBHOOK_KEY", SECRET)
-    project = copied(searchable, tmp_path)
+    project = searchable_project(tmp_path)
     config, root = tmp_path / "config.yaml", project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
     settings = project.config.stored() | {"watch": {"webhook": webhook, "min_free_bytes": 0}}
