@@ -23,11 +23,11 @@ HINT = (
 def _show_version(made: Made) -> dg.MaterializeResult:
     result, resource, project = made.result, made.resource, made.project
     decision = result.decision
-    links = {"mlflow_run": resource.run_link(project, result.run.mlflow_run_id)}
-    if decision.champion_run:
-        links["compared_with_run"] = resource.run_link(project, decision.champion_run)
+    runs = {"mlflow_run": result.run.mlflow_run_id, "compared_with_run": decision.champion_run}
+    links = {name: resource.run_link(project, run) for name, run in runs.items() if run}
     return dg.MaterializeResult(
         metadata={
+            **({"warning": result.warning} if result.warning else {}),
             "name": result.name,
             "version": result.version,
             "version_page": resource.version_link(project, result.name, result.version),

@@ -9,7 +9,7 @@ from assets.project import DATA_TEAM
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
 CHECKS = {
     USABLE: "Every query of the watch lists could be read and shows something.",
-    DELIVERED: "The webhook has taken all matches, if there is one.",
+    DELIVERED: "The webhook has taken all messages, if there is one.",
 }
 REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
 WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."

@@ -166,16 +166,28 @@ class WatchList(Settings):
 
 
 class WebhookConfig(Settings):
-    """Where matches of watch lists are posted, as JSON. No redirect is followed, and no proxy is used."""
+    """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is followed, and no proxy is used."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
+    secret: Annotated[str, Field(min_length=16)] | None = Field(
+        default=None, description="`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"
+    )
 
 
 class WatchConfig(Settings):
-    """Watch lists, and whom to tell of their matches."""
+    """Watch lists, and whom to tell of their matches and of what needs a person."""
 
     lists: tuple[WatchList, ...] = ()
-    webhook: WebhookConfig | None = Field(default=None, description="null: matches are rows and assets alone")
+    webhook: WebhookConfig | None = Field(default=None, description="null: nothing is posted")
+    max_index_hours: Annotated[float, Field(gt=0)] = Field(
+        default=24.0, description="a champion that searches do not use after so long needs a person"
+    )
+    min_free_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=5 * 2**30, description="less free space at the data root needs a person"
+    )
+    max_lost_rate: Rate = Field(
+        default=0.1, description="a source that has lost the files of a larger part of its videos needs a person"
+    )
 
 
 class AutomationConfig(Settings):

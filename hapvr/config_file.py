@@ -74,6 +74,10 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
         raise ConfigError(f"config: {origin} is nested too deeply; see configs/demo.yaml for the usual form") from None
     except ValidationError as error:
         raise ConfigError(f"config: {origin} is not valid: {explain(error)}") from error
+    webhook = config.watch.webhook
+    if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
+        # trainings and MLflow keep copies of the configuration
+        raise ConfigError(f"config: {origin}: watch.webhook.secret: wanted ${{NAME}} of an environment variable")
     config.set_variables(variables)
     return config
 

@@ -134,11 +134,12 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     "videos have features that the model has not seen, it starts `retrain`.",
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.sources import snapshot_sources
+    from hapvr.steps.sources import note_tick, snapshot_sources
     from hapvr.steps.training import pending_data
 
     opened = project.open()
     snapshot = snapshot_sources(opened, settle_s=SETTLE_S)
+    note_tick(opened)
     if snapshot.unsettled:
         return dg.SkipReason(
             f"{len(snapshot.unsettled)} files are still being written, e.g. {snapshot.unsettled[0].name}"
@@ -176,9 +177,7 @@ def retrain_on_schedule(
         return dg.SkipReason(f"run {running} is still re-training")
     pending = pending_data(project.open())
     if pending.is_empty:
-        return dg.SkipReason(
-            "no new videos, changed settings or other labelled pairs: training would give the same model again"
-        )
+        return dg.SkipReason("no new videos, settings or labelled pairs: training would give the same model again")
     if pending.awaited:
         return _awaiting(pending)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())

@@ -1,10 +1,10 @@
 """Sensors that clean up after runs which could not do so themselves.
 
-Dagster notices that a run's process died only while the server that started it lives. So every run notes its process
-(`ProjectResource`), and a sensor looks whether that process still exists.
+Dagster notices that a process died only while the server that started it lives: so runs note theirs (`ProjectResource`).
 """
 
 import socket
+import time
 
 import dagster as dg
 import psutil
@@ -12,15 +12,11 @@ import psutil
 from assets.project import PROCESS_TAG, ProjectResource, started_s
 
 INTERVAL_S = 30
-# A tick may take a minute.
-DELIVER_S = 20.0
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
+LOOK_S = 300.0
+DELIVER_S = 20.0  # a tick may take a minute
+UNFINISHED = list(set(dg.DagsterRunStatus) - {
+    dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED,
+})  # fmt: skip
 
 
 @dg.sensor(
@@ -58,15 +54,19 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         run_status=status,
         minimum_interval_seconds=INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Marks the MLflow run of an ended training as failed where the training could not do so itself.",
+        description="Closes the MLflow run of a training that died, and tells of runs that failed and are not retried.",
     )
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
+        from hapvr.steps.alerts import run_failed, tell
         from hapvr.steps.training import tracker_of
 
-        mlflow_run = context.dagster_run.tags.get("mlflow/run_id", "")
+        run, opened = context.dagster_run, project.open()
+        mlflow_run = run.tags.get("mlflow/run_id", "")
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            tracker_of(project.open()).fail_if_running(mlflow_run)
+            tracker_of(opened).fail_if_running(mlflow_run)
+        if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
+            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, context.dagster_event.message or ""))
 
     return close
 
@@ -75,16 +75,18 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
     name="waiting_alerts",
     minimum_interval_seconds=INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Posts watch matches that the webhook has not taken yet.",
+    description="Posts to the webhook what needs a person, and what it has not taken yet.",
 )
 def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
+    from hapvr.health import tell_concerns
     from hapvr.steps.alerts import deliver_alerts
 
     opened = project.open()
-    if opened.config.watch.webhook is None:
-        return dg.SkipReason("the configuration has no webhook")
+    if time.time() - float(context.cursor or 0) > LOOK_S:
+        tell_concerns(opened)
+        context.update_cursor(str(time.time()))
     delivery = deliver_alerts(opened, limit_s=DELIVER_S)
-    return dg.SkipReason(f"{delivery.delivered} matches were posted, {delivery.waiting} wait. {delivery.problem}")
+    return dg.SkipReason(f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}")
 
 
 sensors = [

@@ -2,9 +2,8 @@
 
 python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host ADDRESS --allow-remote]
 
-No server asks who is there: whoever reaches them can start runs, change the registry and watch the videos. So another
-address than a loopback one is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login
-before it.
+No server asks who is there, and whoever reaches them can start runs and change the registry. So an address that others
+reach is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login before it.
 """
 
 import argparse

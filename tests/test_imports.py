@@ -85,7 +85,7 @@ LAYERS = (
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
     {"serving", "chain"},
-    {"upkeep", "collection"},
+    {"upkeep", "collection", "health"},
     {"commands", "trainer"},
     {"cli"},
 )

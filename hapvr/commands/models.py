@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption
+from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
 from hapvr.commands.terminal import JsonOption, exit_codes, show
 
 
@@ -27,7 +27,7 @@ def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     """MLflow's client of an address, and what is done with it; the address is looked at first, since MLflow takes seconds."""
     from hapvr.registry.client import mlflow_client
 
-    client = mlflow_client(tracking_uri, writing=writing)
+    client = mlflow_client(registry_address(tracking_uri), writing=writing)
     from hapvr.registry import versions as registry
 
     return client, registry
@@ -79,7 +79,13 @@ def list_(
     """The versions of a registered model, newest first."""
     client, registry = _registry(tracking_uri)
     versions = registry.list_versions(client, name)
-    lines = [f"{row['version']:>3}  {','.join(row['aliases']) or '-':<20} {row['description']}" for row in versions]
+    lines = []
+    for row in versions:
+        aliases, target = ",".join(row["aliases"]) or "-", "" if row["target"] is None else f"{100 * row['target']:.2f}"
+        columns = f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  {row['weights']:<11}"
+        lines.append(f"{columns} {row['decision']}")
+        lines.append(f"     made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}")
+        lines += [f"     warning: {row['warning']}"] if row["warning"] else []
     show({"name": name, "versions": versions}, as_json=as_json, text="\n".join(lines))
 
 
@@ -95,9 +101,9 @@ def show_(
 ) -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.description import CARD_FILE, read_description
+    from hapvr.scorer.description import CARD_FILE, SCORER_FILE, read_description
 
-    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not Path(model).exists():
+    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
     folder = model_folder(model, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")

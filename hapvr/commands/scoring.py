@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from hapvr.scorer.scorer import PairScore, VideoScorer
 
 DEFAULT_MODEL = "models:/hapvr@champion"
-DEFAULT_TRACKING = f"sqlite:///{default_collection()}/mlflow/mlflow.db"
+DEFAULT_TRACKING = ""
+"""The registry of HAPVR_CONFIG, as for other verbs, else that of the default collection; see `registry_address`."""
 MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
 MAX_NAMES = 100_000
@@ -25,8 +27,24 @@ ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
 ]
 TrackingOption = Annotated[
-    str, typer.Option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="Where models:/ names are looked up.")
+    str,
+    typer.Option(
+        "--tracking-uri",
+        envvar="MLFLOW_TRACKING_URI",
+        show_default="that of HAPVR_CONFIG, or of ~/.local/share/hapvr",
+        help="Where models:/ names are looked up.",
+    ),
 ]
+
+
+def registry_address(tracking_uri: str) -> str:
+    """The address that was given, or the default. Raises ConfigError."""
+    config = os.environ.get("HAPVR_CONFIG")
+    if tracking_uri or not config:
+        return tracking_uri or f"sqlite:///{default_collection()}/mlflow/mlflow.db"
+    from hapvr.steps.project import Project
+
+    return Project.open(Path(config)).tracking_uri
 
 
 @exit_codes
@@ -165,14 +183,14 @@ def model_folder(model: str, tracking_uri: str) -> Path:
     """The local folder of a registered model, or the place itself."""
     from hapvr.registry.client import registered_bundle
 
-    return registered_bundle(model, tracking_uri) if model.startswith("models:/") else Path(model)
+    return registered_bundle(model, registry_address(tracking_uri)) if model.startswith("models:/") else Path(model)
 
 
 def named_version(model: str, tracking_uri: str) -> str:
     """A registered model by its version, so that an answer says what gave it; another place as it is."""
     from hapvr.registry.client import pinned_uri
 
-    return pinned_uri(model, tracking_uri) if model.startswith("models:/") else model
+    return pinned_uri(model, registry_address(tracking_uri)) if model.startswith("models:/") else model
 
 
 def load_scorer(model: str, tracking_uri: str) -> VideoScorer:

@@ -43,7 +43,7 @@ def _group() -> None:
 
 @exit_codes
 def run(
-    step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status` lists them.")],
+    step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
     config: ConfigOption,
     set_: SetOption = None,
     shard: ShardOption = None,
@@ -60,17 +60,26 @@ def run(
 
 
 @exit_codes
-def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
-    """How far every step of the chain is, from what is stored."""
-    from hapvr.chain import CHAIN, chain_status
+def status(
+    config: ConfigOption,
+    set_: SetOption = None,
+    post: Annotated[
+        bool, typer.Option("--tell", help="Also post what needs a person, and what waits, to the webhook.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how far every step is."""
+    from hapvr.health import health
+    from hapvr.steps.alerts import deliver_alerts, tell
 
-    found = chain_status(_open(config, set_))
-    lines = []
-    for one in found:
-        left = f", {one.missing} missing" if one.missing else ""
-        failed = f", {one.failed_videos} failed videos" if one.failed_videos else ""
-        lines.append(f"{one.step}: {one.done} done{left}{failed}; {CHAIN[one.step].does}")
-    show({"steps": [asdict(one) for one in found]}, as_json=as_json, text="\n".join(lines))
+    project = _open(config, set_)
+    found = health(project)
+    if post:
+        tell(project, *found.concerns)
+        deliver_alerts(project)
+    show(found.to_json(), as_json=as_json, text="\n".join(found.lines()))
+    if found.concerns:
+        raise typer.Exit(FAILED)
 
 
 @exit_codes

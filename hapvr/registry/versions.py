@@ -19,8 +19,10 @@ import pandas as pd
 from mlflow.exceptions import MlflowException
 from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
+from mlflow.tracking.context.registry import resolve_tags
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array, Object, Property
+from mlflow.utils.mlflow_tags import MLFLOW_USER
 from pydantic import TypeAdapter, ValidationError
 
 import hapvr
@@ -28,14 +30,19 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
+from hapvr.scorer.description import CARD_FILE
 from hapvr.settings import explain
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"
+WEIGHTS_TAG = "backbone.weights"
 TARGET_TAG = "hapvr.target_mean"
 HISTORY_TAG = "hapvr.champions"
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
+DECIDED_TAG = "hapvr.gate.decided"
+WARNING_TAG = "hapvr.warning"
+MAKER_TAG = "hapvr.made_by"
 LINEAGE_FILE = "data/lineage.json"
 DESCRIPTION = (
     "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
@@ -127,6 +134,9 @@ def register(
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
         made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
         number = int(made.version)
+        found = client.get_run(run_id).data.tags
+        maker = f"Dagster run {found['dagster.run_id']}" if "dagster.run_id" in found else found.get(MLFLOW_USER, "")
+        client.set_model_version_tag(name, str(number), MAKER_TAG, maker)
     if target is not None:
         client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
@@ -144,13 +154,31 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
         ) from error
 
 
-def headline(description: str | None) -> str:
-    """The line of a version's description that states the gate's decision."""
-    return (description or "").partition("\n")[0]
+def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
+    """Write the last decision on a version, with who and when, and its description: a warning if there is one, the
+    decision, and where the card is. reason: "" keeps the one before."""
+    user, now = resolve_tags().get(MLFLOW_USER, ""), datetime.now(UTC).isoformat(timespec="seconds")
+    tags = {DECISION_TAG: decision, DECIDED_TAG: f"{now} by {user}", REASON_TAG: reason[:MAX_CHARACTERS]}
+    for key, value in tags.items():
+        if value:
+            client.set_model_version_tag(name, str(version), key, value)
+    found = client.get_model_version(name, str(version))
+    warning, card = found.tags.get(WARNING_TAG, ""), f"Model card: runs:/{found.run_id}/{CARD_FILE}"
+    parts = [warning and f"Warning: {warning}", decision_of(found.tags), f"{card}, or `hapvr models show {version}`"]
+    client.update_model_version(name, str(version), description="\n\n".join(filter(None, parts))[:MAX_CHARACTERS])
+
+
+def decision_of(tags: Mapping[str, str]) -> str:
+    """What was decided of a version last, and why."""
+    decision, reason = tags.get(DECISION_TAG, ""), tags.get(REASON_TAG, "")
+    return reason if reason.startswith(decision) else f"{decision}: {reason}".removesuffix(": ")
 
 
 def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
-    """Version, aliases, first line of the description, run id and tags of every version, newest first.
+    """What is known of every version, newest first.
+
+    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of the backbone. decision:
+    the last one, with its reason; decided: when and by whom. made_by: the Dagster run or the user.
 
     Raises DataError if there is none.
     """
@@ -164,7 +192,13 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         {
             "version": int(row.version),
             "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
-            "description": headline(row.description),
+            "created": datetime.fromtimestamp(row.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
+            "target": float(row.tags[TARGET_TAG]) if TARGET_TAG in row.tags else None,
+            "weights": row.tags.get(WEIGHTS_TAG, ""),
+            "decision": decision_of(row.tags),
+            "decided": row.tags.get(DECIDED_TAG, ""),
+            "made_by": row.tags.get(MAKER_TAG, ""),
+            "warning": row.tags.get(WARNING_TAG, ""),
             "run_id": row.run_id,
             "tags": dict(row.tags),
         }
@@ -197,14 +231,17 @@ def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
 
 
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
-    """Give a version the alias champion, and write down when and why. Raises DataError if there is no such version."""
+    """Give a version the alias champion, and write down on it, and on the one before, when and why. Raises DataError if
+    there is no such version."""
     version_tags(client, name, version)  # raises where there is no such version
+    before = champion_of(client, name)
     number = str(version)
     entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
     client.set_registered_model_alias(name, CHAMPION, number)
     client.set_registered_model_tag(name, HISTORY_TAG, json.dumps([astuple(entry) for entry in entries[-MAX_HISTORY:]]))
-    client.set_model_version_tag(name, number, DECISION_TAG, f"champion by {how}")
-    client.set_model_version_tag(name, number, REASON_TAG, reason[:MAX_CHARACTERS])
+    decide(client, name, version, f"champion by {how}", reason)
+    if before is not None and before.version != version:
+        decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")
 
 
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:

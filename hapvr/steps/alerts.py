@@ -1,20 +1,27 @@
-"""Matches of watch lists, posted to a webhook: kept in an outbox until it has said yes.
+"""What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept until it has said yes.
 
-watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, and when it was delivered
+watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, and when it was delivered;
+                    and a row per condition that was found: since when, and when last
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.client
+import json
 import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
 from urllib.parse import urlsplit
 
+from hapvr.config import WebhookConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.steps.project import Project
@@ -29,6 +36,29 @@ MAX_WAIT_S = 3600.0
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
+_CONDITIONS = """CREATE TABLE IF NOT EXISTS conditions (
+    key TEXT PRIMARY KEY, since_s REAL NOT NULL, seen_s REAL NOT NULL)"""
+_SEEN = """INSERT INTO conditions VALUES (:key, :now_s, :now_s) ON CONFLICT (key) DO UPDATE SET
+    since_s = iif(:now_s - seen_s > :quiet_s, :now_s, since_s), seen_s = :now_s RETURNING since_s"""
+QUIET_S = 86_400.0
+"""A condition that was not found for so long is a new one when it is found again."""
+SIGNATURE_HEADER = "X-Hapvr-Signature-256"
+
+Event = Literal[
+    "training_failed", "run_failed", "model_promoted", "model_refused", "automation_stopped", "index_old", "disk_low",
+    "source_lost",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Something that somebody is told. key: the same for the same thing. text: a sentence with the next step. lasting: a
+    condition, which is told again when it comes back after QUIET_S."""
+
+    event: Event
+    key: str
+    text: str
+    lasting: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +87,21 @@ class AlertOutbox:
             before = database.total_changes
             database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
             return database.total_changes - before
+
+    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> int:
+        """As `put`; a condition that lasts has the id of the moment since when it does."""
+        messages = {}
+        with self._open() as database:
+            for one in concerns:
+                key: list[object] = [one.key]
+                if one.lasting:
+                    values = {"key": one.key, "now_s": now_s, "quiet_s": QUIET_S}
+                    key += database.execute(_SEEN, values).fetchone()
+                name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+                time = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+                body = {"id": name, "event": one.event, "text": one.text, "time": time}
+                messages[name] = json.dumps(body, ensure_ascii=False)
+        return self.put(messages)
 
     def due(self, now_s: float) -> list[Alert]:
         """Undelivered messages whose wait is over, the oldest first; also those that are due later than any wait is long,
@@ -102,6 +147,7 @@ class AlertOutbox:
                 database.execute("PRAGMA synchronous = FULL")
                 with database:
                     database.execute(_TABLE)
+                    database.execute(_CONDITIONS)
                     yield database
         except sqlite3.DatabaseError as error:
             raise DamagedError(
@@ -119,11 +165,32 @@ class Delivery:
     problem: str = ""
 
 
+def training_failed(run: str, said: str) -> Concern:
+    """run: the key of the training, which its retries have, too."""
+    hint = f"`hapvr train --run {run}` resumes it, once the reason is gone"
+    return Concern("training_failed", f"training/{run}", f"training {run} failed: {said}; {hint}")
+
+
+def run_failed(job: str, run: str, said: str) -> Concern:
+    """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of shards may fail at once."""
+    if job == "retrain":
+        return training_failed(run, said)
+    text = f"run {run} of {job} failed and is not retried: {said}"
+    return Concern("run_failed", f"run/{job}/{datetime.now(UTC).date()}", text)
+
+
+def tell(project: Project, *concerns: Concern) -> None:
+    """Put what the webhook is to be told into the outbox, once for ever; nothing without a webhook."""
+    if project.config.watch.webhook is not None:
+        AlertOutbox(project.root).put_concerns(concerns, time.time())
+
+
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     """Post what is due to `watch.webhook.url`, oldest first, and stop at the first that fails; it is tried again later.
 
     A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under
     way when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it.
+    With `watch.webhook.secret` the header SIGNATURE_HEADER is `sha256=` and the HMAC of the body in hexadecimal.
     Two processes do not deliver at once. Nothing is sent without a webhook. limit_s: after so long no other message is begun.
     """
     webhook = project.config.watch.webhook
@@ -134,7 +201,7 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
         for message in outbox.due(time.time()):
             if time.monotonic() - began > limit_s:
                 break
-            problem = _post(webhook.url, message)
+            problem = _post(webhook, message)
             if problem:
                 wait_s = MAX_WAIT_S if message.attempts > 60 else min(RETRY_WAIT_S * 2**message.attempts, MAX_WAIT_S)
                 outbox.failed(message.id, problem, next_s=time.time() + wait_s)
@@ -144,12 +211,12 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     return Delivery(number, outbox.counts()[1], problem)
 
 
-def _post(url: str, message: Alert) -> str:
+def _post(webhook: WebhookConfig, message: Alert) -> str:
     """Why the message was not taken; empty if it was. The whole exchange has TIMEOUT_S: what comes byte by byte, or is put
     off by `100 Continue` forever, is given up."""
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
-    exchange = threading.Thread(target=lambda: ended.append(_exchange(url, message, opened)), daemon=True)
+    exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, message, opened)), daemon=True)
     exchange.start()
     exchange.join(TIMEOUT_S)
     if ended:
@@ -158,20 +225,24 @@ def _post(url: str, message: Alert) -> str:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"{url} cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    return f"{webhook.url} cannot be reached (no answer within {TIMEOUT_S:g} s)"
 
 
-def _exchange(url: str, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
+def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
     """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
+    url, body = webhook.url, message.body.encode()
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         opened.append(connection)
         headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        if webhook.secret is not None:
+            signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
+            headers[SIGNATURE_HEADER] = f"sha256={signature}"
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with closing(connection):
-            connection.request("POST", target, body=message.body.encode(), headers=headers)
+            connection.request("POST", target, body=body, headers=headers)
             status = connection.getresponse().status
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{url} cannot be reached ({error})"

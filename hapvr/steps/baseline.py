@@ -30,7 +30,7 @@ from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.weights import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import champion_of, log_model, register, set_champion, version_tags
+from hapvr.registry.versions import WARNING_TAG, champion_of, decide, log_model, register, set_champion, version_tags
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.segments import best_run, relative_frame_matrix
@@ -57,6 +57,7 @@ EDITS = ViewsConfig(num_frames=8, num_weak=1, num_strong=3)
 OTHER_FRAMES = 120
 """Frames of a video that is not edited: memory for films would otherwise be gigabytes."""
 
+WARNING = "this model is untrained: it compares videos by the features of the frozen backbone"
 RANKED = 10
 """Other videos of each query that the fit sees, the most similar ones: what a search shows, not pairs drawn at random."""
 
@@ -116,9 +117,8 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
     tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
-    version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
-    text = f"untrained baseline\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
-    tracker.client.update_model_version(name, str(version), description=text)
+    version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags | {WARNING_TAG: WARNING})
+    decide(tracker.client, name, version, "untrained baseline")
     champion = champion_of(tracker.client, name)
     if champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version):
         set_champion(tracker.client, name, version, how="baseline", reason="untrained; nothing was trained yet")
@@ -129,6 +129,7 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
     """Markdown."""
     identity = backbone.identity
     lines = [
+        f"**Warning: {WARNING}.**",
         "# Model card: untrained baseline",
         f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
         f"{identity.sha256[:12]}), whitened on the {num_videos} videos of this collection. Nothing was trained.",

@@ -163,13 +163,33 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
     return chosen["shard"].unique().sort().to_list()
 
 
+def check_evaluation(project: Project) -> None:
+    """Find what would fail after hours of training. Raises DataError for a benchmark that is not there, ConfigError where
+    none measures a required metric, or one of them no target metric."""
+    evaluation, measured = project.config.evaluation, set()
+    for name in filter(None, (*evaluation.benchmarks, evaluation.validation)):
+        tasks = [task.name for task in project_benchmark(project, name).tasks]
+        if not set(tasks) & set(evaluation.target_metrics):
+            raise _no_target(name, evaluation, tasks)
+        measured |= set(tasks) if name in evaluation.benchmarks else set()
+    if unmeasured := sorted(set(evaluation.gate.required_metrics) - measured):
+        raise ConfigError(
+            f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no benchmark; the benchmarks have "
+            f"{', '.join(sorted(measured)) or 'no metrics'}"
+        )
+
+
+def _no_target(benchmark: str, config: EvaluationConfig, tasks: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        f"evaluation.target_metrics: benchmark {benchmark} has none of {', '.join(config.target_metrics)}; "
+        f"it has {', '.join(tasks)}"
+    )
+
+
 def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
     """Mean of the target metrics that the benchmark has. Raises ConfigError if it has none of them."""
     values = {task.task: task.value for task in result.tasks}
     chosen = [values[name] for name in config.target_metrics if name in values]
     if not chosen:
-        raise ConfigError(
-            f"evaluation.target_metrics: benchmark {result.benchmark} has none of {', '.join(config.target_metrics)}; "
-            f"it has {', '.join(values)}"
-        )
+        raise _no_target(result.benchmark, config, values)
     return sum(chosen) / len(chosen)

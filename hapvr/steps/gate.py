@@ -23,14 +23,13 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     DECISION_TAG,
-    MAX_CHARACTERS,
     REASON_TAG,
     Champion,
     champion_of,
     set_champion,
     version_tags,
 )
-from hapvr.scorer.description import CARD_FILE
+from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
 from hapvr.steps.evaluation import (
@@ -215,17 +214,10 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
 
 
 def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
-    """Leave the decision on the version, with the place of its card, and on the run."""
+    """Leave the decision on the version and on the run."""
     client, run_id = tracker.client, run.mlflow_run_id
-    tags = {
-        DECISION_TAG: "promoted" if decision.promoted else "not promoted",
-        REASON_TAG: decision.reason[:MAX_CHARACTERS],
-        CHAMPION_TAG: decision.champion,
-        CHAMPION_RUN_TAG: decision.champion_run,
-    }
-    for key, value in tags.items():
+    for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
         if value:
             client.set_model_version_tag(name, str(version), key, value)
-    text = f"{decision.reason}\n\nModel card: runs:/{run_id}/{CARD_FILE}, or `hapvr models show {version}`"
-    client.update_model_version(name, str(version), description=text[:MAX_CHARACTERS])
+    decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
     client.log_text(run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

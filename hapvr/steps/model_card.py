@@ -12,7 +12,7 @@ import polars as pl
 from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.networks.weights import packaged_origin
-from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, headline
+from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, decision_of
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.scorer.description import random_weights_warning
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
@@ -40,7 +40,9 @@ def model_card(
     calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
+    warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     parts = [
+        *([f"**Warning: {warning}.**"] if warning else []),
         f"# Model card: {name}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
         "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
@@ -53,7 +55,7 @@ def model_card(
         "## Calibration",
         _calibration(calibrated, checks),
         "## Limits",
-        "\n".join(f"- {line}" for line in _limits(project, record, scores, calibrated, onnx) if line),
+        "\n".join(f"- {line}" for line in _limits(project, scores, calibrated, onnx) if line),
         "## Use",
         f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
         "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
@@ -151,12 +153,10 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
 
 def _limits(
     project: Project,
-    record: Mapping[str, Any],
     scores: Mapping[str, Any],
     calibrated: ModelCalibration,
     onnx: Mapping[str, Any],
 ) -> list[str]:
-    random = [part for part, weights in record["weights"].items() if weights["source"] == "random"]
     kinds = {source.kind for source in project.config.sources}
     fitted = calibrated.calibration
     if fitted is None or fitted.frame_threshold is None:
@@ -177,9 +177,6 @@ def _limits(
             f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx['reason']}."
         )
     return [
-        f"**The {' and '.join(random)} weights are random**: this model shows that the chain works, and no more."
-        if random
-        else "",
         f"Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video.",
         "A part of the videos is a generated corpus; real videos are more varied." if "demo_corpus" in kinds else "",
         "Benchmarks of one's own videos hold edited copies made by this package, so other footage of the same incident and "
@@ -208,7 +205,7 @@ def summarize(project: Project) -> list[str]:
         *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
         *(f"{DOES[part]} {one['architecture']}, {one['source']} weights" for part, one in weights.items()),
         *([f"warning: {warning}"] if warning else []),
-        *(f"registered: {name} version {version.version}: {headline(version.description)}" for version in versions),
+        *(f"registered: {name} version {version.version}: {decision_of(version.tags)}" for version in versions),
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
         if champion
         else f"champion: none; `hapvr models promote VERSION` makes one of {name}",

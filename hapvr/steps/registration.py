@@ -18,11 +18,12 @@ from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.provenance import file_sha256
-from hapvr.registry.versions import data_digest, log_model, register
+from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
+from hapvr.steps.alerts import Concern, Event, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
@@ -40,7 +41,8 @@ CHECKED_FRAMES = 6
 @dataclass(frozen=True, kw_only=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
-    metrics, in [0, 1]; digest: of the bundle; card: Markdown; figure: of the calibration, None without one."""
+    metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or "";
+    figure: of the calibration, None without one."""
 
     run: TrainingRun
     name: str
@@ -50,6 +52,7 @@ class Registration:
     target: float
     digest: str
     card: str
+    warning: str
     figure: Figure | None
 
 
@@ -70,6 +73,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
     card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
+    warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     bundle = write_bundle(
         run.folder / "bundle",
         BundleParts(
@@ -81,7 +85,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
             serving=project.config.serving,
             calibration=fitted,
             card=card,
-            warning=random_weights_warning(weights["source"] for weights in record["weights"].values()),
+            warning=warning,
             onnx=onnx,
             onnx_folder=onnx_folder if "files" in onnx else None,
         ),
@@ -93,10 +97,13 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.client.set_terminated(run.mlflow_run_id)
     # The data is what the training read, which may be less than what is there by now.
-    lineage = {"backbone.weights": backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
+    lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
+    lineage |= {WARNING_TAG: warning} if warning else {}
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
+    event: Event = "model_promoted" if decision.promoted else "model_refused"
+    tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
     return Registration(
         run=run,
         name=name,
@@ -106,6 +113,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         target=target,
         digest=file_sha256(bundle / SCORER_FILE),
         card=card,
+        warning=warning,
         figure=calibrated.figure,
     )
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import polars as pl
@@ -18,6 +22,8 @@ from hapvr.data.manifest import (
     GENERATED,
     MANIFEST_STAGE,
     TRAIN,
+    VIDEO_COLUMNS,
+    VIDEOS_STAGE,
     ManifestRow,
     read_manifest,
     read_manifest_shard,
@@ -26,6 +32,7 @@ from hapvr.data.manifest import (
     training_shard_keys,
     write_manifest_shard,
 )
+from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.clips_benchmark import split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
 from hapvr.errors import DataError
@@ -38,6 +45,7 @@ from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
     entries_of_youtube_ids,
+    is_remote,
     path_of_text,
     read_list,
     scan_folder,
@@ -45,6 +53,9 @@ from hapvr.video.sources import (
 )
 
 CORPUS_FOLDER = "corpus"
+LOCAL = ("folder", "own_videos")
+TICK_PLACE = "watch/tick.json"
+"""When the automation looked at the sources last."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,10 @@ class ResolvedSource:
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
-        if source.kind == "folder":
+        if source.kind in LOCAL and is_away(project, source.name):
+            text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
+            warnings.warn(text, stacklevel=2)
+        elif source.kind == "folder":
             yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
         elif source.kind == "list":
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
@@ -98,7 +112,9 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     unsettled: list[Path] = []
     now = time.time()
     for source in project.config.sources:
-        if source.kind in ("folder", "own_videos"):
+        if source.kind in LOCAL and is_away(project, source.name):
+            state[source.name] = "away"
+        elif source.kind in ("folder", "own_videos"):
             entries = scan_folder(project.path(source.path), source=source.name).entries
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
@@ -113,6 +129,11 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
         else:
             state[source.name] = digest(source)
     return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+
+
+def note_tick(project: Project) -> None:
+    """Write down that the automation has looked at the sources."""
+    project.root.write_json(TICK_PLACE, {"time_s": time.time()})
 
 
 def benchmark_folder(project: Project, name: str) -> Path | None:
@@ -154,6 +175,26 @@ def _known_files(project: Project, source: str) -> frozenset[str]:
     return frozenset(row.uri for key in keys for row in read_manifest_shard(project.root, key))
 
 
+def is_away(project: Project, name: str) -> bool:
+    """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
+    root, names = project.root, {name, f"{name}-train", f"{name}-held-out"}
+    keys = [key for key in shard_keys(root) if source_of(key) in names]
+    rows = [row for key in keys for row in read_manifest_shard(root, key) if not is_remote(row.uri)]
+    return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
+
+
+def lost_files(project: Project) -> dict[str, tuple[int, int]]:
+    """Source -> of how many videos that could be read the file is not there now, and how many there are."""
+    found: dict[str, tuple[int, int]] = {}
+    for key in shard_keys(project.root):
+        index = project.shard(VIDEOS_STAGE, key).find()
+        paths = [row["path"] for row in index.rows() if row["status"] == STATUS_OK] if index else []
+        lost, usable = found.get(source_of(key), (0, 0))
+        lost += sum(not path_of_text(path).exists() for path in paths)
+        found[source_of(key)] = (lost, usable + len(paths))
+    return found
+
+
 def read_scenes(path: Path) -> dict[str, str]:
     """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
     try:
@@ -180,6 +221,67 @@ class ManifestResult:
     offer: str
 
 
+def _follow_moves(project: Project) -> None:
+    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id: its path follows.
+
+    So does one whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere.
+    """
+    root = project.root
+    known = {row.uri: row for key in shard_keys(root) for row in read_manifest_shard(root, key)}
+    scanned: list[ManifestEntry] = []
+    for source in project.config.sources:
+        with suppress(DataError):  # missing or empty: `resolve_sources` says so
+            if source.kind in ("folder", "own_videos"):
+                scanned += scan_folder(project.path(source.path), source=source.name).entries
+    scanned = [entry for entry in scanned if entry.uri not in known]
+    gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
+    shards = {key: Shard(root, VIDEOS_STAGE, key) for key in {row.shard for row in gone.values()} if scanned}
+    contents = {row["video_id"]: row for shard in shards.values() for row in (shard.finished_rows() or (None, []))[1]}
+    away = {source: is_away(project, source) for source in {row.source for row in gone.values()}}
+    for entry in scanned:
+        path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
+        size = os.path.getsize(path) if os.path.isfile(path) else -1
+        sources = [f"{base}{part}" for part in ("", "-train", "-held-out")]
+        by_name = [one for one in (f"{source}/{name}" for source in sources) if one in gone]
+        alike = [one for one in sorted(gone.keys() & contents.keys()) if contents[one]["num_bytes"] == size]
+        digest = file_sha256(path) if alike else ""
+        here = [one for one in alike if gone[one].source in sources or not away[gone[one].source]]
+        same = [one for one in here if contents[one]["sha256"] == digest]
+        for one in (*(set(same) & set(by_name)), *same, *by_name)[:1]:
+            row = gone.pop(one)
+            moved = replace(row, uri=entry.uri)
+            rows = read_manifest_shard(root, row.shard)
+            write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
+            if one in same:
+                _place_again(shards[row.shard], moved)
+
+
+def _place_again(shard: Shard, moved: ManifestRow) -> None:
+    """Write down where a file is now, as the step `videos` would that reads it again."""
+    with shard.lock():
+        found = shard.read()
+        rows = [row | {"path": moved.uri} if row["video_id"] == moved.video_id else row for row in found.rows()]
+        inputs = {**found.provenance.inputs, moved.video_id: file_state(moved)}
+        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=VIDEO_COLUMNS)
+
+
+def file_state(row: ManifestRow) -> str:
+    """What tells whether a local file may have changed; remote ones count as unchanged once fetched."""
+    if is_remote(row.uri):
+        return row.uri
+    try:
+        status = path_of_text(row.uri).stat()
+    except OSError:
+        return f"{row.uri} missing"
+    return f"{row.uri} {status.st_size} {status.st_mtime_ns}"
+
+
+def _named(entry: ManifestEntry, taken: Collection[str]) -> ManifestEntry:
+    """With another id where this one is taken."""
+    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
+    return replace(entry, video_id=next(name for name in names if name not in taken))
+
+
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
     """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change.
 
@@ -188,13 +290,21 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     offer = snapshot_sources(project, settle_s=0).digest
     with project.root.lock(MANIFEST_STAGE):
+        _follow_moves(project)
         manifest = read_manifest(project.root)
-        known_ids = set(manifest["video_id"])
+        uris = dict(manifest.select("video_id", "uri").iter_rows())
+        known_ids, known_uris = set(uris), set(uris.values())
         next_number = Counter(map(source_of, manifest["shard"].unique()))
         new_shards, num_ignored = [], 0
         for source in resolve_sources(project, progress=progress):
             num_ignored += source.num_ignored
-            entries = [entry for entry in source.entries if entry.video_id not in known_ids]
+            # the id of a file that moved within the source is not free for another that took its place
+            moved = known_uris & {entry.uri for entry in source.entries}
+            entries = [
+                _named(entry, known_ids)
+                for entry in source.entries
+                if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}
+            ]
             known_ids.update(entry.video_id for entry in entries)
             for start in range(0, len(entries), project.config.shard_videos):
                 some = entries[start : start + project.config.shard_videos]

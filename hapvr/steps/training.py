@@ -31,7 +31,7 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
-from hapvr.steps.benchmark_features import benchmark_shards
+from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.train.labelled_pairs import write_labelled_pairs
@@ -109,9 +109,11 @@ def has_training_data(project: Project, key: str) -> bool:
 
 @full_disk_is_named("run again")
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
-    """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs."""
+    """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs, and as
+    `check_evaluation` does, before there is any run."""
     if not RUN_KEY.fullmatch(key):
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
+    check_evaluation(project)
     config, shards = project.config, training_shards(project)
     _check_whitening(project, shards)
     folder = project.root.local_path(f"{MODELS}/{key}")
@@ -129,7 +131,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_file_sha256(project)}
     tracker = tracker_of(project)
     params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
-    run_id = tracker.start(key, name=f"{config.name}-{key[:8]}", params=params, tags=tags)
+    run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
     weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
     data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
     tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})

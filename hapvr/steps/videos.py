@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ from hapvr.data.manifest import (
     VIDEOS_STAGE,
     ManifestRow,
     read_manifest_shard,
+    source_of,
 )
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, file_sha256
 from hapvr.steps.project import Project
-from hapvr.steps.sources import CORPUS_FOLDER
+from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
 from hapvr.video.download import Downloader, DownloadResult, fetched_file
 from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
@@ -36,11 +37,13 @@ def make_videos(
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
 
     status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
-    with retry_failed its failed videos are tried again; rows that are not tried stay as they are.
+    with retry_failed its failed videos are tried again; rows that are not tried stay as they are, also those of usable
+    videos whose drive is away.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
-    states = {video_id: _file_state(row) for video_id, row in rows.items()}
     shard = project.shard(VIDEOS_STAGE, key)
+    away = _away(project, shard, rows)
+    states = {video_id: file_state(row) for video_id, row in rows.items()} | away
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         for row in _look(project, [rows[video_id] for video_id in video_ids], again=_undecodable(shard)):
@@ -49,7 +52,7 @@ def make_videos(
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
-        is_there = row["status"] != STATUS_OK or path_of_text(row["path"]).exists()
+        is_there = row["status"] != STATUS_OK or video_id in away or path_of_text(row["path"]).exists()
         return unchanged and is_there and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
@@ -59,6 +62,16 @@ def make_videos(
         index_columns=VIDEO_COLUMNS,
     )
     return build_shard(recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress)
+
+
+def _away(project: Project, shard: Shard, rows: Mapping[str, ManifestRow]) -> dict[str, str]:
+    """The states that usable videos had which are not there, if that is so of all files of the source."""
+    found = shard.find()
+    usable = {row["video_id"] for row in found.rows() if row["status"] == STATUS_OK} if found else set()
+    gone = [one for one in usable & rows.keys() if file_state(rows[one]).endswith(" missing")]
+    if found is None or not gone or not is_away(project, source_of(shard.key)):
+        return {}
+    return {one: found.provenance.inputs[one] for one in gone}
 
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
@@ -139,14 +152,3 @@ def _metadata(video: InspectedVideo) -> IndexRow:
     names = ("duration_s", "fps", "width_px", "height_px", "codec")
     values: dict[str, Any] = {} if video.probe is None else {name: getattr(video.probe, name) for name in names}
     return row | values
-
-
-def _file_state(row: ManifestRow) -> str:
-    """What tells whether a local file may have changed; remote ones count as unchanged once fetched."""
-    if is_remote(row.uri):
-        return row.uri
-    try:
-        status = path_of_text(row.uri).stat()
-    except OSError:
-        return f"{row.uri} missing"
-    return f"{row.uri} {status.st_size} {status.st_mtime_ns}"

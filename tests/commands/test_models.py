@@ -16,11 +16,12 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import promote, register
+from hapvr.registry.versions import WARNING_TAG, promote, register
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import make_whitening
 from tests.commands.conftest import Call
+from tests.conftest import small_settings, write_settings
 from tests.registry.empty_store import new_store
 from tests.scorer.bundles import make_bundle
 
@@ -74,15 +75,32 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     folder = tmp_path_factory.mktemp("registry")
     tracker = Tracker(new_store(folder), "tests")
     for number in (1, 2):
-        run = tracker.start(f"run-{number}", name="run", params={}, tags={})
+        run = tracker.start(
+            f"run-{number}", name="run", params={}, tags={"dagster.run_id": "abc"} if number == 2 else {}
+        )
         bundle = make_bundle(folder / str(number), card="# The card\n" if number == 2 else "")
-        register(tracker, "hapvr", run_id=run, model_uri=bundle.as_uri(), target=0.5, tags={})
+        register(
+            tracker,
+            "hapvr",
+            run_id=run,
+            model_uri=bundle.as_uri(),
+            target=0.5,
+            tags={"backbone.weights": "random", WARNING_TAG: "do not believe it"},
+        )
     promote(tracker.client, "hapvr", 1, reason="first")
     return tracker
 
 
-def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry: Tracker) -> None:
-    """Version 2 by hand: its parts and card; back to 1."""
+def config_of(registry: Tracker, folder: Path) -> Path:
+    settings = small_settings(folder, folder / "data")
+    settings["tracking"]["uri"] = registry.uri
+    return write_settings(folder / "config.yaml", settings)
+
+
+def test_versions_are_listed_promoted_shown_and_rolled_back(
+    call: Call, registry: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 2 by hand: its parts and card; back to 1. Tags, descriptions and the list say so, and who made what."""
     address = ("--tracking-uri", registry.uri)
 
     def models(*words: object) -> Any:
@@ -96,3 +114,16 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(call: Call, registry
     assert described["card"] == "# The card\n"
     assert call("models", "show", *address).out == "# The card\n\n"
     assert models("rollback") == {"name": "hapvr", "champion": 1}
+    second, first = models("list")["versions"]
+    assert (second["target"], second["weights"], second["made_by"]) == (0.5, "random", "Dagster run abc")
+    assert second["decision"] == "was champion; version 1 replaced it by rollback: reviewed"
+    assert first["decision"] == "champion by rollback: rolled back by hand"
+    assert first["decided"] > first["created"] > "2026"
+    for row in (first, second):
+        found = registry.client.get_model_version("hapvr", str(row["version"])).description.split("\n\n")
+        assert found[:2] == ["Warning: do not believe it", row["decision"]]
+    lines = call("models", "list", *address).out.splitlines()
+    assert [line[:15].split() for line in lines if line[2].isdigit()] == [["2", "challenger"], ["1", "champion"]]
+    assert lines[2] == lines[5] == "     warning: do not believe it"
+    monkeypatch.setenv("HAPVR_CONFIG", str(config_of(registry, tmp_path)))
+    assert call("models", "show", "champion", "--json").json["card"] == ""

@@ -54,7 +54,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("score",): (("query.mp4", "query.mp4", *REGISTRY), "match"),
     ("search",): (("query.mp4", *CONFIG), "in/long.mp4"),
     ("serve",): ((*CONFIG, "--port", "0"), "Search: http://127.0.0.1"),
-    ("status",): (CONFIG, "features: "),
+    ("status",): (CONFIG, "automation  has not run here"),
     ("verify",): (CONFIG, "ok"),
 }
 """Arguments and a part of the answer."""

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from assets.project import PROCESS_TAG, process_tag
+from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, is_lost, sensors
@@ -76,8 +77,9 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: 
 
 def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
-    so does one RUNNING in which a retry goes on."""
-    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
+    so does one RUNNING in which a retry goes on. Of what is not retried the webhook gets one message a day."""
+    watch = {"watch": {"webhook": {"url": "http://127.0.0.1:9/nobody"}}}
+    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | watch)
     new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
     killed, finished, retried = (
@@ -85,12 +87,13 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     )
     tracker.client.set_terminated(finished)
     sensor = next(one for one in sensors if one.name == "close_failed_training")
+    found = []
     with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource
 
         instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})
         for mlflow_run in (killed, finished, retried):
-            tags = {"mlflow/run_id": mlflow_run}
+            tags = {"mlflow/run_id": mlflow_run, "dagster/will_retry": str(mlflow_run == killed).lower()}
             result = breaking.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
             (failure,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
             context = dg.build_run_status_sensor_context(
@@ -101,5 +104,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
                 resources={"project": project_resource()},
             ).for_run_failure()
             sensor(context)
+            found.append(AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0))
+    assert found == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]

@@ -25,6 +25,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str]] = []
+        self.signatures: list[str | None] = []
         self.answers: list[int] = []
         self.wait_s = 0.0
         self.trickle = b""
@@ -35,6 +36,7 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 status = receiver.answers[len(receiver.got)] if len(receiver.got) < len(receiver.answers) else 200
                 receiver.got.append((self.headers["Idempotency-Key"], body))
+                receiver.signatures.append(self.headers["X-Hapvr-Signature-256"])
                 time.sleep(receiver.wait_s)
                 while receiver.trickle:  # of an answer that does not end
                     self.wfile.write(receiver.trickle)

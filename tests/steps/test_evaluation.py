@@ -11,7 +11,7 @@ import pytest
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.data.manifest import VIDEO_COLUMNS, read_availability, shard_keys
-from hapvr.errors import DataError
+from hapvr.errors import ConfigError, DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -23,7 +23,7 @@ from hapvr.steps.evaluation import (
 )
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
-from hapvr.steps.training import prepare_training
+from hapvr.steps.training import prepare_training, tracker_of
 from tests.conftest import write_settings
 
 
@@ -32,6 +32,22 @@ def forget_availability(project: Project) -> None:
     for key in project.root.list_folders("videos"):
         if key.startswith("own-test-"):
             project.root.delete_folder(f"videos/{key}")
+
+
+@pytest.mark.parametrize("wrong", [{"target_metrics": ["mAP"]}, {"gate": {"required_metrics": ["mAP"]}}])
+def test_wrong_metrics_are_found_before_there_is_a_run(
+    small_project: Project, tmp_path: Path, wrong: dict[str, object]
+) -> None:
+    """Not by the gate, after the training."""
+    settings = small_project.config.model_dump(mode="json")
+    settings["evaluation"] |= wrong
+    project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=small_project.folder)
+    tracker = tracker_of(project)
+    before = len(tracker.client.search_runs([tracker.experiment_id]))
+    with pytest.raises(ConfigError, match=r"evaluation.*mAP"):
+        prepare_training(project, "wrong", tags={})
+    assert len(tracker.client.search_runs([tracker.experiment_id])) == before
+    assert not project.root.local_path("models/wrong").exists()
 
 
 def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_project: Project, tmp_path: Path) -> None:

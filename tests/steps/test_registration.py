@@ -152,7 +152,6 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     for text in (
         data_digest(record["data_digests"]),
         "| own-train | train | ",
-        "**The backbone and teacher weights are random**",
         f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
         f"{calibrated.calibration.num_matches} matches (labels ",
         *(
@@ -163,6 +162,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         run.mlflow_run_id,
     ):
         assert text in card
+    assert card.startswith("**Warning: the frozen networks of this model have random weights")
     without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), (), {})
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",

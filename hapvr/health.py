@@ -1,0 +1,161 @@
+"""How a project is, in ten lines, and what of it needs a person: for `hapvr status` and for the webhook."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hapvr.chain import StepStatus, chain_status
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import HapvrError
+from hapvr.registry.client import mlflow_client
+from hapvr.search.collection import CurrentIndex, serving_index
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, tell, training_failed
+from hapvr.steps.project import Project
+from hapvr.steps.sources import TICK_PLACE, lost_files
+
+MIN_SILENCE_S = 900.0
+SETTLED_S = 600.0
+"""A failed training that nobody has tried again for so long is not being retried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """The version that the registry names. since: ISO 8601, UTC; decision: why it is."""
+
+    name: str
+    since: str
+    decision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """files: source -> how many of its videos lost their file, and how many have been usable. champion, index: None where
+    there is none, or where the registry does not answer. tick_s: when the automation looked at the sources last. waiting:
+    messages of the outbox. failure: of the last training, "" if there is none."""
+
+    steps: list[StepStatus]
+    files: dict[str, tuple[int, int]]
+    champion: Champion | None
+    index: CurrentIndex | None
+    tick_s: float | None
+    waiting: int
+    failure: str
+    free_bytes: int | None
+    concerns: list[Concern]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"needs_a_person": bool(self.concerns)}
+
+    def lines(self) -> list[str]:
+        """What people read."""
+        lost, usable = (sum(column) for column in zip(*self.files.values(), strict=True)) if self.files else (0, 0)
+        failed = max((step.failed_videos for step in self.steps), default=0)
+        missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
+        index, champion, looked = self.index, self.champion, self.tick_s
+        minutes = (
+            "has not run here" if looked is None else f"looked at the sources {(time.time() - looked) / 60:.0f} min ago"
+        )
+        free = "" if self.free_bytes is None else f"{self.free_bytes / 1e9:.1f} GB free"
+        return [
+            f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
+            f"missing     {missing or 'nothing'}",
+            f"training    {self.failure or 'the last one did not fail'}",
+            f"champion    {f'{champion.name} since {champion.since}: {champion.decision}' if champion else 'none'}",
+            f"search      {f'{index.model} answers since {index.since}' if index else 'no index'}",
+            f"automation  {minutes}",
+            f"webhook     {self.waiting} messages wait",
+            *([f"disk        {free}"] if free else []),
+            *(f"NEEDS YOU   {one.text}" for one in self.concerns),
+        ]
+
+
+def health(project: Project) -> Health:
+    """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
+    root = project.root
+    steps, files, champion, index = chain_status(project), lost_files(project), _champion(project), serving_index(root)
+    waiting = AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0
+    free = shutil.disk_usage(root.local).free if root.local is not None and root.local.exists() else None
+    tick_s = float(root.read_json(TICK_PLACE)["time_s"]) if root.exists(TICK_PLACE) else None
+    run, failure, failed_s = _last_failure(root)
+    found = Health(
+        steps=steps,
+        files=files,
+        champion=champion,
+        index=index,
+        tick_s=tick_s,
+        waiting=waiting,
+        failure=failure and f"{run} failed: {failure}",
+        free_bytes=free,
+        concerns=[],
+    )
+    found.concerns.extend(_concerns(project, found))
+    if failure and time.time() - failed_s > SETTLED_S:
+        found.concerns.append(training_failed(run, failure))
+    return found
+
+
+def tell_concerns(project: Project) -> None:
+    """Tell the webhook, if there is one, of what needs a person."""
+    if project.config.watch.webhook is not None:
+        tell(project, *health(project).concerns)
+
+
+def _concerns(project: Project, found: Health) -> Iterator[Concern]:
+    config, now_s = project.config, time.time()
+    silence_s = max(3 * config.automation.watch_every_s, MIN_SILENCE_S)
+    if config.automation.enabled and found.tick_s is not None and now_s - found.tick_s > silence_s:
+        said = f"the automation has not looked at the sources for {(now_s - found.tick_s) / 60:.0f} minutes"
+        yield Concern(
+            "automation_stopped",
+            "automation",
+            f"{said}; see `make ui` and the ticks of the sensor new_videos",
+            lasting=True,
+        )
+    champion, hours = found.champion, config.watch.max_index_hours
+    if champion is not None and (found.index is None or found.index.model != champion.name):
+        age_h = (now_s - datetime.fromisoformat(champion.since).replace(tzinfo=UTC).timestamp()) / 3600
+        if age_h > hours:
+            answers = "nothing" if found.index is None else found.index.model
+            said = f"{champion.name} is champion for {age_h:.0f} hours, and {answers} answers searches"
+            key = f"index/{champion.name}/{champion.since}"
+            yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
+    if found.free_bytes is not None and found.free_bytes < config.watch.min_free_bytes:
+        said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
+        yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)
+    for source, (lost, usable) in found.files.items():
+        if lost > config.watch.max_lost_rate * usable:
+            said = f"source {source}: the files of {lost} of {usable} videos are not there"
+            yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
+
+
+def _champion(project: Project) -> Champion | None:
+    name = project.config.tracking.registered_model
+    try:
+        client = mlflow_client(project.tracking_uri)
+        from hapvr.registry.versions import REASON_TAG, champion_of, history, version_tags
+
+        found = champion_of(client, name)
+        if found is None:
+            return None
+        since = [entry.since for entry in history(client, name) if entry.version == found.version]
+        reason = version_tags(client, name, found.version).get(REASON_TAG, "")
+    except HapvrError:
+        return None
+    return Champion(name=f"models:/{name}/{found.version}", since=since[-1] if since else "", decision=reason)
+
+
+def _last_failure(root: DataRoot) -> tuple[str, str, float]:
+    """Run, what was said, and when, of the training that was begun last, if it has failed; else empty."""
+    from hapvr.steps.training import MODELS
+    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
+
+    if folders := list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []:
+        file = max(folders, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
+        if file.is_file():
+            return file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
+    return "", "", 0.0
