@@ -36,12 +36,6 @@ END_TIMEOUT_S = 2.0
 # The page of all assets, with all groups open: Dagster shows them closed.
 GROUPS = ("ingest", "features", "training", "evaluation", "registry", "search")
 LINEAGE = "/asset-groups?expanded=" + ",".join(f"global@global:{group}" for group in GROUPS)
-# No telemetry, and none of MLflow's job workers: nothing here uses them, and they are ten processes.
-QUIET = {
-    "DAGSTER_DISABLE_TELEMETRY": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-}
 
 
 class ServerError(Exception):
@@ -63,7 +57,6 @@ class Start:
         process = subprocess.Popen(
             command,
             cwd=CHECKOUT,
-            env=QUIET | os.environ,
             stdout=self.log,
             stderr=self.log,
             start_new_session=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# Converted networks of the tests, of all their processes, and not of the user. The folder appears when it is used.
-os.environ.setdefault("HAPVR_CACHE", str(Path(tempfile.gettempdir()) / f"hapvr-tests-{os.getuid()}"))
 # torch.compile would start processes that import torch once more.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

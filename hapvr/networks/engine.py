@@ -1,20 +1,17 @@
 """The engine that runs networks on processors: OpenVINO, for frozen networks and for the ONNX files of bundles.
 
 It needs a third to a half of torch's processor time, and runs any length of batch or video. It is imported here alone,
-where it is first used, and without torch. Its telemetry stays off: with the package `openvino-telemetry`, which it depends
-on, merely importing it would send a message to its makers.
+where it is first used, and without torch.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +114,8 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
         def forward(self, frames: Tensor) -> Tensor:
             return run(frames)
 
-    openvino = _openvino()
+    import openvino
+
     example = torch.zeros(2, 3, crop_px, crop_px, dtype=torch.uint8)
     try:
         with warnings.catch_warnings(), torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -132,7 +130,9 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
 
 def engine_version() -> str:
     """The version of OpenVINO, for the provenance."""
-    return str(_openvino().__version__).split("-")[0]
+    import openvino
+
+    return str(openvino.__version__).split("-")[0]
 
 
 def _core() -> Any:
@@ -144,13 +144,7 @@ def _core() -> Any:
     """
     with _one_at_a_time:
         if not _cores:
-            _cores.append(_openvino().Core())
+            import openvino
+
+            _cores.append(openvino.Core())
         return _cores[0]
-
-
-def _openvino() -> ModuleType:
-    """The library, imported as if its telemetry package were not installed: it then has a stand-in that sends nothing."""
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-    import openvino
-
-    return openvino

@@ -18,7 +18,6 @@ import dagster as dg
 import pytest
 import yaml
 
-from pipelines.ui import QUIET as QUIET_SERVERS
 from pipelines.ui import free_port
 from tests.conftest import CHECKOUT
 from tests.orchestration.servers import wait_for
@@ -169,7 +168,7 @@ def mlflow_server(
     program, verb, *options = compose["services"]["mlflow"]["command"]
     assert {option.partition("=")[0] for option in options} == here.keys()
     command = [sys.executable, "-m", program, verb, *(f"{name}={value}" for name, value in here.items()), "--workers=1"]
-    server = subprocess.Popen(command, env=os.environ | QUIET_SERVERS, stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")
         yield f"http://127.0.0.1:{port}"

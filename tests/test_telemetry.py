@@ -1,0 +1,84 @@
+"""Nothing that runs here reports to anybody: no packet leaves this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHECKOUT, write_clip
+
+SWITCHES = ("DO_NOT_TRACK", "TELEMETRY", "HF_HUB_OFFLINE", "JOB_EXECUTION", "USAGE_STATS")
+NAMESPACE = ("unshare", "--map-root-user", "--net")
+ALL_ADDRESSES = "ip link set lo up && ip addr add 192.0.2.1/32 dev lo && ip route add local default dev lo"
+HAPVR = "from hapvr.cli import main; main()"
+SERVER_S = 12
+pytestmark = pytest.mark.skipif(
+    not shutil.which("ip") or subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+    reason="needs network namespaces and iproute2",
+)
+
+
+@pytest.mark.slow
+def test_no_verb_and_no_server_sends_a_packet(tmp_path: Path) -> None:
+    """In a network namespace whose loopback device takes packets to every address, with the caller's switches removed."""
+    for number in range(3):
+        write_clip(tmp_path / "clips" / f"{number}.mp4", seed=number)
+    environment = {key: value for key, value in os.environ.items() if not any(word in key for word in SWITCHES)}
+    environment |= {"DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT), "HOME": str(tmp_path)}
+    (tmp_path / "dagster.yaml").touch()
+    command = [*NAMESPACE, sys.executable, __file__, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+
+def watch(seen: set[str]) -> None:
+    """Note the IPv4 destinations of packets that are not for this machine."""
+    device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    device.bind(("lo", 0))
+
+    def note() -> None:
+        while True:
+            packet = device.recv(65535)
+            to = socket.inet_ntoa(packet[30:34]) if struct.unpack("!H", packet[12:14])[0] == 0x0800 else "127."
+            seen.update([] if to.startswith(("127.", "192.0.2.")) else [to])
+
+    threading.Thread(target=note, daemon=True).start()
+
+
+def main(folder: Path) -> int:
+    """Run verbs and servers one after the other; 0 if no packet was seen and each verb ended well."""
+    seen: set[str] = set()
+    subprocess.run(ALL_ADDRESSES, shell=True, check=True)  # noqa: S602
+    watch(seen)
+    collection = ["--data", str(folder / "collection")]
+    verbs = [["index", "add", str(folder / "clips")], ["search", str(folder / "clips" / "0.mp4")], ["duplicates"]]
+    for words in verbs:
+        done = subprocess.run([sys.executable, "-c", HAPVR, *words, *collection], check=False)
+        if done.returncode or seen:
+            print(words, done.returncode, seen)  # noqa: T201
+            return 1
+    os.environ["HAPVR_CONFIG"] = str(folder / "collection" / "collection.yaml")
+    for command in (["-c", HAPVR, "serve", "--port", "8000", *collection], ["-m", "pipelines.ui"]):
+        server = subprocess.Popen([sys.executable, *command], start_new_session=True)
+        try:
+            server.wait(SERVER_S * (1 + command.count("pipelines.ui")))
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(60)
+        if seen:
+            print(command, seen)  # noqa: T201
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
