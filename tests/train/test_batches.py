@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_fabric import Fabric
 
+from hapvr.config import EvaluationConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
@@ -263,6 +264,8 @@ def spoil_embeddings(project: Project) -> None:
 
 
 def start(project: Project) -> None:
+    unmeasured = EvaluationConfig(benchmarks=(), validation=None)
+    project = replace(project, config=project.config.model_copy(update={"evaluation": unmeasured}))
     prepare_training(project, "spoilt", tags={})
     CachedViews(project.root, training_shards(project), project.config)
 
