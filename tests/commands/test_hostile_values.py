@@ -85,7 +85,7 @@ def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[s
             if hostile.name == "config":
                 call += [option, value]
             else:
-                call += [value] if not option else [option, value]
+                call += [value] if not option else [option, *[value] * hostile.nargs]
             yield call
 
 
