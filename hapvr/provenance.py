@@ -15,7 +15,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hapvr import __version__
-from hapvr.files import file_sha256 as file_sha256
 
 LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
 

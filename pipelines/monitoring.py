@@ -14,9 +14,13 @@ from assets.project import PROCESS_TAG, ProjectResource, started_s
 INTERVAL_S = 30
 LOOK_S = 300.0
 DELIVER_S = 20.0  # a tick may take a minute
-UNFINISHED = list(set(dg.DagsterRunStatus) - {
-    dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED,
-})  # fmt: skip
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
 
 
 @dg.sensor(

@@ -19,7 +19,12 @@ BLACK_SHARE = 95.0
 MIN_BAR = 0.03
 """Share of width or height below which dark edges are no bars."""
 
-NOISE_FRAMES, BLOCK_PX, QUIET = 3, 16, 0.1
+NOISE_FRAMES = 3
+"""Frames, spread evenly, whose noise is measured."""
+BLOCK_PX = 16
+"""Side of the blocks of a frame in which noise is measured."""
+QUIET = 0.1
+"""Share of the blocks, the quietest ones, from which the noise of a frame is taken."""
 EDGE_PX = 2
 """Rows next to a bar that count as bar, since scaling mixes it into them: a letterboxed copy must not gain by rounding."""
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.provenance import file_sha256
+from hapvr.files import file_sha256
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
 from hapvr.settings import explain

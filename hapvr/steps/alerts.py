@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from hapvr.config import WebhookConfig
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 from hapvr.steps.project import Project
 
 OUTBOX_PLACE = "watch/outbox.db"
@@ -45,9 +45,15 @@ QUIET_S = 86_400.0
 SIGNATURE_HEADER = "X-Hapvr-Signature-256"
 
 Event = Literal[
-    "training_failed", "run_failed", "model_promoted", "model_refused", "automation_stopped", "index_old", "disk_low",
+    "training_failed",
+    "run_failed",
+    "model_promoted",
+    "model_refused",
+    "automation_stopped",
+    "index_old",
+    "disk_low",
     "source_lost",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ class Alert:
 
 
 class AlertOutbox:
-    """The messages of a data root. Raises DataError on an object store, DamagedError for a file that is not a database.
+    """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
+    DamagedError for a file that is not a database.
 
     It survives a kill at any moment.
     """
@@ -150,6 +157,8 @@ class AlertOutbox:
                     database.execute(_CONDITIONS)
                     yield database
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise DataError(f"watch: {self._path} is in use by another process; run this again later") from error
             raise DamagedError(
                 f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
                 "announced again"
@@ -212,8 +221,10 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 
 
 def _post(webhook: WebhookConfig, message: Alert) -> str:
-    """Why the message was not taken; empty if it was. The whole exchange has TIMEOUT_S: what comes byte by byte, or is put
-    off by `100 Continue` forever, is given up."""
+    """Why the message was not taken, without the address, which may hold a token; empty if it was.
+
+    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up.
+    """
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
     exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, message, opened)), daemon=True)
@@ -225,14 +236,15 @@ def _post(webhook: WebhookConfig, message: Alert) -> str:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"{webhook.url} cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
 
 
 def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
     """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
-    url, body = webhook.url, message.body.encode()
+    body, server = message.body.encode(), "the webhook's server"
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(webhook.url)
+        server = parts.hostname or server
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         opened.append(connection)
@@ -245,5 +257,5 @@ def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.H
             connection.request("POST", target, body=body, headers=headers)
             status = connection.getresponse().status
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"{url} cannot be reached ({error})"
-    return "" if 200 <= status < 300 else f"{url} answered {status}"
+        return f"{server} cannot be reached ({error})"
+    return "" if 200 <= status < 300 else f"{server} answered {status}"

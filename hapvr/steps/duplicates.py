@@ -80,9 +80,8 @@ class ShardPairs:
 class OutdatedDuplicates:
     """What is to be done after a change of the collection, the model, the settings or the marks.
 
-    uncompared: shards of the index whose videos have to be searched for, each with a digest of what asks for it, which is
-    another one if a champion comes back. groups: a digest of what they have to be made from, if the existing ones were
-    made from something else; else "".
+    uncompared: shards of the index whose videos have to be searched for, each with a digest that is another one if a
+    champion comes back. groups: digest of what they have to be made from; "" if they were.
     """
 
     uncompared: dict[str, str]
@@ -194,8 +193,8 @@ def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[Gro
         for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
         if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != medoids[one.group]))
     }
-    why = RANDOM_WEIGHTS if random else UNSURE
-    return [replace(one, keep=False, reason=why) if one.group in doubted else one for one in members]
+    reason = RANDOM_WEIGHTS if random else UNSURE
+    return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
 
 
 def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:

@@ -21,11 +21,11 @@ from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.errors import ArgumentError
+from hapvr.files import file_sha256
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import file_sha256
 from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project

@@ -35,12 +35,12 @@ def model_card(
     checks: Sequence[CalibrationCheck],
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
+    warning: str,
 ) -> str:
-    """The card of the run's model. scores: benchmark -> what scores.json says; checks: of the
-    calibration on benchmarks; tags: of the registration; onnx: see `write_bundle`."""
+    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; checks: of the calibration on
+    benchmarks; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
-    warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     parts = [
         *([f"**Warning: {warning}.**"] if warning else []),
         f"# Model card: {name}, training run {run.key}",

@@ -14,10 +14,10 @@ from torch import Tensor
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
-from hapvr.provenance import file_sha256
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
@@ -72,8 +72,17 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     record, tracker = read_record(run.folder), tracker_of(project)
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
-    card = model_card(project, run, scores=scores, calibrated=calibrated, checks=checks, tags=tags, onnx=onnx)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
+    card = model_card(
+        project,
+        run,
+        scores=scores,
+        calibrated=calibrated,
+        checks=checks,
+        tags=tags,
+        onnx=onnx,
+        warning=warning,
+    )
     bundle = write_bundle(
         run.folder / "bundle",
         BundleParts(

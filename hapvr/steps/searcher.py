@@ -12,7 +12,8 @@ from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
-from hapvr.provenance import Provenance, file_sha256
+from hapvr.files import file_sha256
+from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle

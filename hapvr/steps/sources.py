@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -36,8 +37,8 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.clips_benchmark import split_user_videos
 from hapvr.demo.corpus import make_demo_corpus
 from hapvr.errors import DataError
+from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import file_sha256
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.settings import DemoCorpusSource, OwnVideosSource
@@ -53,7 +54,8 @@ from hapvr.video.sources import (
 )
 
 CORPUS_FOLDER = "corpus"
-LOCAL = ("folder", "own_videos")
+LOCAL: tuple[Literal["folder"], Literal["own_videos"]] = ("folder", "own_videos")
+"""Kinds of sources whose files are the user's."""
 TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
@@ -114,7 +116,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     for source in project.config.sources:
         if source.kind in LOCAL and is_away(project, source.name):
             state[source.name] = "away"
-        elif source.kind in ("folder", "own_videos"):
+        elif source.kind in LOCAL:
             entries = scan_folder(project.path(source.path), source=source.name).entries
             state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
             for entry in entries:
@@ -231,7 +233,7 @@ def _follow_moves(project: Project) -> None:
     scanned: list[ManifestEntry] = []
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
-            if source.kind in ("folder", "own_videos"):
+            if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name).entries
     scanned = [entry for entry in scanned if entry.uri not in known]
     gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
@@ -283,9 +285,9 @@ def _named(entry: ManifestEntry, taken: Collection[str]) -> ManifestEntry:
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
-    """Append the videos that the sources offer and the manifest lacks, as new shards; rows once written never change.
+    """Append the videos that the sources offer and the manifest lacks, as new shards.
 
-    One process at a time does; another waits for it.
+    Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     offer = snapshot_sources(project, settle_s=0).digest

@@ -17,8 +17,9 @@ from hapvr.data.manifest import (
 )
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
+from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, file_sha256
+from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
 from hapvr.video.download import Downloader, DownloadResult, fetched_file

@@ -18,9 +18,8 @@ import pyarrow as pa
 from hapvr.config import WatchList
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
-from hapvr.files import require_regular
+from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import file_sha256
 from hapvr.scorer.videos import is_picture
 from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import read_rows, stamp, write_rows

@@ -125,5 +125,6 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(
     lines = call("models", "list", *address).out.splitlines()
     assert [line[:15].split() for line in lines if line[2].isdigit()] == [["2", "challenger"], ["1", "champion"]]
     assert lines[2] == lines[5] == "     warning: do not believe it"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow sets it where it is told an address
     monkeypatch.setenv("HAPVR_CONFIG", str(config_of(registry, tmp_path)))
     assert call("models", "show", "champion", "--json").json["card"] == ""

@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,26 +24,21 @@ from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
 from tests.steps.search_projects import bundle_of, register_bundle, searchable_project
-from tests.steps.test_alerts import Receiver
+from tests.steps.test_alerts import Receiver, receiver  # noqa: F401
 
 SECRET = "a key of sixteen letters or more"
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
-def told(receiver: Receiver) -> list[str]:
-    return [json.loads(body)["event"] for _, body in receiver.got]
+def told(hook: Receiver) -> list[str]:
+    return [json.loads(body)["event"] for _, body in hook.got]
 
 
 @pytest.mark.slow
 def test_what_needs_a_person_is_found_and_told_once(
-    call: Call, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call,
+    receiver: Receiver,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stopped automation, a champion that does not answer, a full disk and a drive that is away: one signed message each,
     however often somebody looks; and another one when a condition comes back."""

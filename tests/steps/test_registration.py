@@ -19,6 +19,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
+from hapvr.scorer.description import random_weights_warning
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark
 from hapvr.seeding import torch_rng
@@ -174,4 +175,5 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
 
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
     names = ("scores", "calibrated", "checks", "tags")
-    return model_card(project, run, **dict(zip(names, given, strict=True)), onnx={"reason": "tracking.onnx is false"})
+    more = {"onnx": {"reason": "tracking.onnx is false"}, "warning": random_weights_warning(["random"])}
+    return model_card(project, run, **dict(zip(names, given, strict=True)), **more)
