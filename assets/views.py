@@ -64,7 +64,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         shown = {"views": metadata.image(sheet[0], rows=sheet[1])} if sheet else {}
         yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard)), **shown})
     if LABELS in made:
-        rates = dg.MetadataValue.json(label_rates(made[LABELS].shard))
+        rates = dg.MetadataValue.json(label_rates(opened, made[LABELS].shard))
         yield _made(LABELS, made[LABELS], {"label_rates": rates})
 
 

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 
 from hapvr.steps.project import Project
 
-STAGES = ("frames", "features", "training_views", "teacher_embeddings", "pseudo_labels")
+STAGES = ("frames", "features", "training_views", "pseudo_labels")
 UNPINNED = {"operations"}
 """Columns that describe how a row was made."""
 NUM_SEARCHES = 50

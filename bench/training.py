@@ -32,7 +32,6 @@ from bench.table import ratio, show, take_turns
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.pairs import positive_pairs
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_network
@@ -52,7 +51,7 @@ def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[T
     regions = torch.stack([weak, F.normalize(weak + noise, dim=-1)], dim=1).flatten(0, 1)
     video = torch.arange(num_clips) // 2
     labels = torch.where(video[:, None] == video[None], 1, -1).to(torch.int8)
-    pairs = positive_pairs(labels, include_self=True)
+    pairs = (labels > 0).nonzero()
     frame_labels = torch.randint(-1, 2, (len(pairs), num_frames, num_frames), generator=rng, dtype=torch.int8)
     return regions.to(device), labels.to(device), frame_labels.to(device), pairs.to(device)
 

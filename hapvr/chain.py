@@ -112,7 +112,7 @@ _STEPS = (
     ),
     Step(
         name="pseudo_labels",
-        does="computes the teacher's embeddings of the same clips, and frame labels from them",
+        does="computes the teacher's embeddings of the same clips, which label their frames",
         job="extract",
         make="hapvr.steps.views:make_pseudo_labels",
         inputs=("frames",),

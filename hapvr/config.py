@@ -34,21 +34,6 @@ class OptimizerConfig(Settings):
     floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
 
 
-class LabelledPairsConfig(Settings):
-    """Training on pairs of videos that people labelled, and how many unrelated videos join them (TCA 4.1)."""
-
-    file: str = Field(
-        description="CSV or Parquet with columns query_id and reference_id, the ids of two videos, and where it is known "
-        "query_start_s, query_end_s, reference_start_s, reference_end_s, the copied part; or a folder of VCDB, with annotation/",
-    )
-    distractors: tuple[SourceName, ...] = Field(
-        default=(), description="sources of videos that match no video of the file"
-    )
-    distractors_per_pair: Annotated[int, Field(ge=1)] = Field(
-        default=16, description="distractors that each pair brings into its batch"
-    )
-
-
 SECTION_FAMILIES = {"objective": "similarity", "contrast": "tca"}
 """The sections of `train` that only one family reads."""
 EXECUTION_KEYS = frozenset({"data_workers"})
@@ -68,12 +53,10 @@ class TrainConfig(Settings):
         default=2, description="processes that read views ahead of training"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    source: Literal["cached_views", "online", "labelled_pairs"] = Field(
+    source: Literal["cached_views", "online"] = Field(
         default="cached_views",
-        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper; "
-        "`labelled_pairs`: clips of the features of videos that `labelled_pairs` says show the same",
+        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper",
     )
-    labelled_pairs: LabelledPairsConfig | None = None
     repeat_short_clips: bool = Field(
         default=True,
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
@@ -93,21 +76,12 @@ class TrainConfig(Settings):
             raise ValueError(
                 f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
             )
-        if (self.source == "labelled_pairs") != (self.labelled_pairs is not None):
-            raise ValueError(
-                f"source {self.source} and labelled_pairs do not fit; give both source: labelled_pairs and "
-                "labelled_pairs.file, or neither"
-            )
         return self
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines the weights; the other keys may change when a run continues. The pairs themselves are compared
-        instead of the name of their file."""
+        """What determines the weights; the other keys may change when a run continues."""
         unused = {section for section, family in SECTION_FAMILIES.items() if family != self.network.family}
-        return self.model_dump(
-            mode="json",
-            exclude={**dict.fromkeys(EXECUTION_KEYS | unused, True), "labelled_pairs": {"file"}},
-        )
+        return self.model_dump(mode="json", exclude={*EXECUTION_KEYS, *unused})
 
 
 class TrackingConfig(Settings):

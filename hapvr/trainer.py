@@ -19,7 +19,6 @@ from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
-from hapvr.train.labelled_pairs import read_labelled_pairs
 from hapvr.train.loop import Trainer, TrainingStoppedError
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
@@ -110,7 +109,6 @@ def main() -> int:
                     project.root,
                     record["shards"],
                     data=record["data_digests"] | networks,
-                    labelled=read_labelled_pairs(folder) if settings.source == "labelled_pairs" else None,
                     folder=folder,
                     fabric=fabric,
                     validate=validate,

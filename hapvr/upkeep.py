@@ -326,7 +326,7 @@ def _shards(name: str) -> Kind:
             raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, Shard(project.root, name, key).index_name):
-            CHAIN["pseudo_labels" if name == "teacher_embeddings" else name].run(project, key)
+            CHAIN[name].run(project, key)
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
@@ -343,7 +343,6 @@ KINDS: dict[str, Kind] = {
     "whitening": Kind(_one("whitening/whitening.json"), _check_whitening, CHAIN["whitening"].run),
     "features": _shards("features"),
     "training_views": _shards("training_views"),
-    "teacher_embeddings": _shards("teacher_embeddings"),
     "pseudo_labels": _shards("pseudo_labels"),
     "models": Kind(_trainings, _check_training, _set_checkpoints_aside),
     "benchmark_scores": Kind(_scores, _check_scores, _remake_scores),

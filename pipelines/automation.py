@@ -177,7 +177,7 @@ def retrain_on_schedule(
         return dg.SkipReason(f"run {running} is still re-training")
     pending = pending_data(project.open())
     if pending.is_empty:
-        return dg.SkipReason("no new videos, settings or labelled pairs: training would give the same model again")
+        return dg.SkipReason("no new videos or settings: training would give the same model again")
     if pending.awaited:
         return _awaiting(pending)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat())

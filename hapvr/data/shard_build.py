@@ -36,8 +36,8 @@ class ShardRecipe:
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
     has an index alone. index_columns: the step's own columns of the index. row_group_rows: rows per row group of the
-    data file, or None for a row group per video. compress: whether the data file is compressed. made_with: more about the
-    environment, asked for when the shard is made.
+    data file, or None for a row group per video. made_with: more about the environment, asked for when the
+    shard is made.
     """
 
     shard: Shard
@@ -46,7 +46,6 @@ class ShardRecipe:
     columns: Sequence[pa.Field] = ()
     index_columns: Sequence[pa.Field] = ()
     row_group_rows: int | None = None
-    compress: bool = False
     made_with: Callable[[], Mapping[str, str]] = dict
 
     @property
@@ -187,9 +186,7 @@ def _write(
     num_frames = 0
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(
-                recipe.shard.write_data(recipe.columns, row_group_rows=recipe.row_group_rows, compress=recipe.compress)
-            )
+            stack.enter_context(recipe.shard.write_data(recipe.columns, row_group_rows=recipe.row_group_rows))
             if recipe.columns
             else None
             for recipe in recipes

@@ -230,13 +230,11 @@ class Shard:
             self.root.delete(self.data_name)
 
     @contextmanager
-    def write_data(
-        self, fields: Sequence[pa.Field], *, row_group_rows: int | None, compress: bool
-    ) -> Iterator[RowWriter]:
+    def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int | None) -> Iterator[RowWriter]:
         """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable."""
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows, compress=compress) as writer,
+            RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows) as writer,
         ):
             yield writer
 

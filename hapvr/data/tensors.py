@@ -81,7 +81,7 @@ class RowWriter:
     A context manager: the file is complete, and its `sha256` known, when the block ends well.
     """
 
-    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None, compress: bool) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None) -> None:
         self.schema = schema
         self._rows = row_group_rows
         self._pending: list[pa.RecordBatch] = []
@@ -90,7 +90,7 @@ class RowWriter:
         self._writer = pq.ParquetWriter(
             self._file,
             schema,
-            compression="zstd" if compress else "none",  # tensors and JPEGs do not compress
+            compression="none",  # tensors and JPEGs do not compress
             use_dictionary=["video_id"],
             write_statistics=["video_id"],
             data_page_size=MAX_PAGE_BYTES,

@@ -1,7 +1,7 @@
 """View shards: one row per augmented clip, the views of a video contiguous and one row group.
 
-`training_views` holds region features [T, 9, D]; `teacher_embeddings` [T, D'] of the same views, row for row;
-`pseudo_labels` the ternary labels [T, T] int8 of every pair of views of one video.
+`training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
+for row, of which training makes the ternary labels of the frames of each pair of clips.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VIEWS_STAGE = "training_views"
-EMBEDDINGS_STAGE = "teacher_embeddings"
 LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 2
 """Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
@@ -114,26 +113,6 @@ class ViewFile:
         import torch  # those who only verify files need none
 
         return torch.from_numpy(joined(self._values.tensors(video_id)))
-
-
-class LabelFile:
-    """Stored pseudo labels of one shard: all pairs of views of a video in one read."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._labels = VideoRows(shard, ["labels"])
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos in file order."""
-        return self._labels.video_ids
-
-    def read(self, video_id: str) -> Tensor:
-        """[V, V, T, T] int8; entry (i, j) labels the frame pairs of views i and j."""
-        import torch
-
-        [values] = self._labels.tensors(video_id)
-        views = round(len(values) ** 0.5)
-        return torch.from_numpy(values).reshape(views, views, *values.shape[1:])
 
 
 def operations_table(shard: Shard) -> pl.DataFrame:

@@ -22,7 +22,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
+from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.networks.backbone import load_backbone
@@ -32,9 +32,7 @@ from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
-from hapvr.steps.labelled_pairs import find_labelled_pairs, labelled_file_sha256
 from hapvr.steps.project import Project, full_disk_is_named
-from hapvr.train.labelled_pairs import write_labelled_pairs
 from hapvr.train.run_folder import (
     CONFIG_NAME,
     FAILURE_NAME,
@@ -50,13 +48,7 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 NOT_TRACKED = ("sources", "data_root", "tracking")
 """Sections of the configuration that are not parameters of an MLflow run."""
-LABELLED_SHA256 = "file_sha256"
-"""Key of the digest of the file of labelled pairs, in a run's record."""
-STAGES_READ = {
-    "cached_views": (VIEWS_STAGE, LABELS_STAGE),
-    "online": (FRAMES_STAGE,),
-    "labelled_pairs": (FEATURES_STAGE,),
-}
+STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -102,7 +94,7 @@ def training_shards(project: Project) -> list[str]:
 
 
 def has_training_data(project: Project, key: str) -> bool:
-    """Whether a shard has what `train.source` reads: frames, features, or cached views and their labels."""
+    """Whether a shard has what `train.source` reads: frames, or cached views and the teacher's embeddings of them."""
     stages = STAGES_READ[project.config.train.source]
     return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
@@ -125,10 +117,6 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         "weights": _weights(project, shards),
         "environment": environment(),
     }
-    if config.train.source == "labelled_pairs":
-        labelled = find_labelled_pairs(project, shards)
-        write_labelled_pairs(folder, labelled)
-        record["labelled_pairs"] = {**labelled.summary(), LABELLED_SHA256: labelled_file_sha256(project)}
     tracker = tracker_of(project)
     params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
@@ -262,7 +250,7 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
-    """Digest of everything that training reads: whitening, and by shard views and labels, features, or frames."""
+    """Digest of everything that training reads: whitening, and by shard views and embeddings, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
     for stage in STAGES_READ[project.config.train.source]:
         for key in shards:
@@ -272,19 +260,14 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
 
 
 def _check_whitening(project: Project, shards: list[str]) -> None:
-    """Refuse features or cached views of another whitening than the one that benchmarks and the registered model use."""
-    source = project.config.train.source
-    if source == "online":
-        return
-    stage = STAGES_READ[source][0]
+    """Refuse cached views of another whitening than the one that benchmarks and the registered model use."""
     wanted = load_whitening(project.root).sha256
-    for key in shards:
-        settings = project.shard(stage, key).require({}).settings
-        found = settings["whitening"] if stage == FEATURES_STAGE else settings["features"]["whitening"]
+    for key in shards if project.config.train.source == "cached_views" else ():
+        found = project.shard(VIEWS_STAGE, key).require({}).settings["features"]["whitening"]
         if found != wanted:
             raise DataError(
-                f"training: {stage} of shard {key} are of another feature version: whitening {found[:12]}, and the data "
-                f"root's is {wanted[:12]}; materialise {stage} of that shard again"
+                f"training: {VIEWS_STAGE} of shard {key} are of another feature version: whitening {found[:12]}, and the data "
+                f"root's is {wanted[:12]}; materialise {VIEWS_STAGE} of that shard again"
             )
 
 
@@ -294,10 +277,8 @@ def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
     if config.train.source == "online":
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
-    if config.train.source == "labelled_pairs":  # no teacher labels frames
-        return {"backbone": project.shard(FEATURES_STAGE, shards[0]).require({}).settings["backbone"]}
     views = project.shard(VIEWS_STAGE, shards[0]).require({}).settings
-    embeddings = project.shard(EMBEDDINGS_STAGE, shards[0]).require({}).settings
+    embeddings = project.shard(LABELS_STAGE, shards[0]).require({}).settings
     return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}
 
 
@@ -306,9 +287,8 @@ class PendingData:
     """Training data that the current model has not seen.
 
     shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
-    the configuration differs from that of the current model in what determines a training, or the file of labelled pairs
-    does. no_model: there is no model yet. awaited: shards of the benchmarks that have no features yet; without them a
-    training would fail.
+    the configuration differs from that of the current model in what determines a training. no_model: there is no model yet.
+    awaited: shards of the benchmarks that have no features yet; without them a training would fail.
     """
 
     shards: tuple[str, ...]
@@ -324,10 +304,7 @@ class PendingData:
 
 
 def pending_data(project: Project) -> PendingData:
-    """The training data of the project that the current model has not seen.
-
-    Raises DataError where training needs a file of labelled pairs that is not there.
-    """
+    """The training data of the project that the current model has not seen."""
     keys = training_shard_keys(read_manifest(project.root))
     new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
     no_model, changed = not project.root.exists(CURRENT_NAME), False
@@ -335,10 +312,7 @@ def pending_data(project: Project) -> PendingData:
         try:
             run = current_run(project)
             record = read_record(run.folder)
-            trained, config = load_config(run.folder / CONFIG_NAME), project.config
-            changed = _training_digest(trained) != _training_digest(config)
-            if config.train.source == "labelled_pairs":
-                changed |= record["labelled_pairs"].get(LABELLED_SHA256) != labelled_file_sha256(project)
+            changed = _training_digest(load_config(run.folder / CONFIG_NAME)) != _training_digest(project.config)
             new = [key for key in new if key not in record["shards"]]
         except (DamagedError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Steps 6 and 7: augmented clips as region features, and as teacher embeddings with pseudo labels.
+"""Steps 6 and 7: augmented clips as region features, and as the teacher's embeddings, which give the pseudo labels.
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
 through both networks. Each of the two can also be made alone, with the same result: a clip is determined by its plan and the
@@ -12,22 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
-from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, build_shards, failed_rows
+from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
-from hapvr.data.tensors import Columns, tensor_field
 from hapvr.data.views import (
     DRAWING_VERSION,
-    EMBEDDINGS_STAGE,
     LABELS_STAGE,
     VIEWS_STAGE,
-    LabelFile,
     ViewFile,
     ViewRow,
     view_columns,
@@ -53,7 +49,7 @@ from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
 OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
-"""The steps that are made from the drawn clips. LABELS_STAGE includes the teacher's embeddings."""
+"""The steps that are made from the drawn clips."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +67,7 @@ def make_training_views(project: Project, key: str, *, progress: Progress = no_p
 
 
 def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
-    """Teacher embeddings [V, T, D'] of the same views, and from them the labels of all pairs of views of one video.
-
-    Other rates make other labels from the same embeddings.
-    """
+    """The teacher's embeddings [V, T, D'] of the same views."""
     return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[LABELS_STAGE]
 
 
@@ -104,18 +97,15 @@ def make_views_and_labels(
         lost=failed_rows(rows),
         progress=progress,
     )
-    results = dict(zip(outputs, built, strict=True))
-    if LABELS_STAGE in results:
-        results[LABELS_STAGE] = _make_labels(project, results[LABELS_STAGE].shard)
-    return results
+    return dict(zip(outputs, built, strict=True))
 
 
-def label_rates(shard: Shard) -> dict[str, float]:
-    """Part of positive, ignored and negative entries of a shard's labels, over pairs of different views."""
-    file = LabelFile(shard)
-    counts = torch.zeros(3)
+def label_rates(project: Project, shard: Shard) -> dict[str, float]:
+    """Part of positive, ignored and negative entries of the labels of a shard, over pairs of different views of a video."""
+    file, counts = ViewFile(shard), torch.zeros(3)
     for video_id in file.video_ids:
-        labels = file.read(video_id)
+        values = file.read(video_id).float()
+        labels = pseudo_labels(values[:, None], values[None], project.config.pseudo_labels)
         different = labels[~torch.eye(len(labels), dtype=torch.bool)]
         counts += torch.stack([(different == value).sum() for value in (1, 0, -1)]).float()
     rates = (counts / counts.sum().clamp_min(1)).tolist()
@@ -143,7 +133,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
     teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
     embed = teacher_embedder(teacher, choose_device(project.config.device))
     recipe = ShardRecipe(
-        shard=project.shard(EMBEDDINGS_STAGE, key),
+        shard=project.shard(LABELS_STAGE, key),
         settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
         inputs=inputs,
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
@@ -188,36 +178,3 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
             data = view_columns(rows, *(array.reshape(len(rows), -1, *array.shape[1:]) for array in arrays))
             entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
         yield entries
-
-
-def _make_labels(project: Project, embeddings: Shard) -> StageResult:
-    config = project.config.pseudo_labels
-    frames = project.config.views.num_frames
-    recipe = ShardRecipe(
-        shard=project.shard(LABELS_STAGE, embeddings.key),
-        settings={"pseudo_labels": config.model_dump(mode="json")},
-        inputs={EMBEDDINGS_STAGE: embeddings.data_digest()},
-        columns=(
-            pa.field("video_id", pa.string(), nullable=False),
-            pa.field("query_view", pa.int32(), nullable=False),
-            pa.field("reference_view", pa.int32(), nullable=False),
-            tensor_field("labels", shape=(frames, frames), dtype="int8"),
-        ),
-        compress=True,
-    )
-    file = ViewFile(embeddings)
-
-    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        for video_id in video_ids:
-            values = file.read(video_id).float()
-            labels = pseudo_labels(values[:, None], values[None], config)
-            yield VideoEntry(index_row(video_id, len(values) ** 2), _label_columns(video_id, labels))
-
-    return build_shard(recipe, video_ids=file.video_ids, make=make, lost=failed_rows(embeddings.rows()))
-
-
-def _label_columns(video_id: str, labels: Tensor) -> Columns:
-    """labels: [V, V, T, T] int8."""
-    views = len(labels)
-    query, reference = np.divmod(np.arange(views * views), views)
-    return [video_id] * len(query), query, reference, labels.flatten(0, 1).numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hapvr.config import Config, TrainConfig
+from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
-from hapvr.networks.pairs import NO_PAIRS, KnownPairs, positive_pairs, video_pair_labels
+from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
@@ -34,7 +34,7 @@ class Batch:
     belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
     view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
     where the repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and its donor
-    (-1: none), as numbers that are the same in all batches; videos that known pairs join have one number.
+    (-1: none), as numbers that are the same in all batches.
     """
 
     regions: Tensor
@@ -50,23 +50,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchClip:
-    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself, from
-    `first` on where it is cut from stored features."""
+    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
 
     video_id: str
     view_index: int
     num_frames: int
     donor_id: str = ""
-    first: int = 0
 
 
-def clips_per_item(settings: TrainConfig) -> int:
-    """An anchor, its positive, and the distractors of a labelled pair.
+def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
+    """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
 
-    Of views the anchor is the weak view of a video and the positive its strong one; of labelled pairs they are the two videos.
+    sources: for each of B clips the ids of the videos it shows, two for video-in-video. Returns int8 [B, B], symmetric, 1 on
+    the diagonal.
     """
-    pairs = settings.labelled_pairs
-    return 2 + (pairs.distractors_per_pair if pairs is not None and pairs.distractors else 0)
+    videos = sorted({video for ids in sources for video in ids})
+    shows = torch.tensor([[video in ids for video in videos] for ids in sources]).int()
+    return (shows @ shows.T > 0).to(torch.int8) * 2 - 1
 
 
 class BatchSource(Dataset[Any]):
@@ -92,55 +92,40 @@ class BatchSource(Dataset[Any]):
 
     def _start(
         self,
-        items: Iterable[str],
-        *,
         video_ids: Collection[str],
-        known: KnownPairs = NO_PAIRS,
+        *,
         groups: Iterable[Sequence[str]] = (),
         alone: Collection[str] | None = None,
     ) -> None:
-        """Sample batches of these items, which show these videos. known: pairs of videos that are labelled as positive."""
+        """Sample batches of these videos."""
         size = self._config.train.batch_videos
         self.sampler = BatchSampler(
-            items, batch_videos=size, seed=self._seed, groups=groups, alone=alone, **self._ranks
+            video_ids, batch_videos=size, seed=self._seed, groups=groups, alone=alone, **self._ranks
         )
         self.num_videos = len(video_ids)
-        self._known = known
-        group_of = {video_id: known.group(video_id) for video_id in video_ids}
-        number_of = {group: number for number, group in enumerate(sorted(set(group_of.values())))}
-        self._number_of = {video_id: number_of[group] for video_id, group in group_of.items()}
+        self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
 
     def finish(self, item: Any) -> Batch:
         """The batch of an item."""
         batch: Batch = item
         return batch
 
-    def build(
-        self,
-        clips: Sequence[BatchClip],
-        regions: Tensor,
-        *,
-        first_row: int,
-        frame_labels: Callable[[int, int], Tensor] | None,
-    ) -> Batch:
-        """The batch of all processes' clips.
+    def build(self, clips: Sequence[BatchClip], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
+        """The batch of all processes' B clips.
 
-        regions: [b, T, R, D], of the clips from `first_row` on. frame_labels: the pseudo labels [T, T] of two clips, by
-        their rows; None where frames have no labels.
+        regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the teacher's of all clips, which
+        label the frames of each positive pair.
         """
-        labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips], self._known)
-        pairs = positive_pairs(labels, include_self=True)
+        labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips])
+        pairs = (labels > 0).nonzero()
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
-        if frame_labels is None:
-            pairs = pairs[:0]
-        of_frames = [frame_labels(*pair) for pair in pairs.tolist()] if frame_labels else []
-        length = regions.shape[1]
+        query, reference = (embeddings[rows].float() for rows in pairs.T)
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
         repeats = self._config.train.repeat_short_clips
         return Batch(
             regions=regions,
             labels=labels,
-            frame_labels=torch.stack(of_frames) if of_frames else torch.zeros(0, length, length, dtype=torch.int8),
+            frame_labels=pseudo_labels(query, reference, self._config.pseudo_labels),
             pair_index=pairs,
             first_row=first_row,
             video_ids=tuple(clip.video_id for clip in clips),
@@ -180,8 +165,8 @@ class BatchSampler:
         self.video_ids = tuple(sorted(set(video_ids)))
         if len(self.video_ids) < 2 * world_size:
             raise DataError(
-                f"training: {len(self.video_ids)} videos or labelled pairs can be trained on, and negatives need at least "
-                f"{2 * world_size}; add videos, or see the reasons in the index of training_views"
+                f"training: {len(self.video_ids)} videos can be trained on, and negatives need at least {2 * world_size}; add "
+                "videos, or see the reasons in the index of training_views"
             )
         grouped = [tuple(sorted(group)) for group in groups]
         single = set(self.video_ids).difference(*grouped)

@@ -6,28 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot, allow_open_files
 from hapvr.data.shards import Shard
-from hapvr.data.views import (
-    DRAWING_VERSION,
-    EMBEDDINGS_STAGE,
-    LABELS_STAGE,
-    VIEWS_STAGE,
-    LabelFile,
-    ViewFile,
-    ViewRow,
-)
+from hapvr.data.views import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile, ViewRow
 from hapvr.errors import DataError
-from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 
-FILES_PER_SHARD = 3
-"""Views, embeddings and labels."""
+FILES_PER_SHARD = 2
+"""Views and embeddings."""
 
 
 class CachedViews(BatchSource):
@@ -36,15 +26,13 @@ class CachedViews(BatchSource):
     The two are of one window of the video, drawn by (train.seed, number). A clip that shows a second video is drawn where
     that video is in the batch, so that its label says so (see `BatchSampler` for the one exception).
 
-    Pseudo labels are the stored ones, or made from the stored embeddings where `pseudo_labels` has other settings than
-    those. Raises DataError without training videos, with a single one, and where views and labels do not belong together.
+    Raises DataError without training videos, with a single one, and where views and embeddings do not belong together.
     """
 
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
     ) -> None:
         super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
-        self._rates = config.pseudo_labels
         self._shard_of: dict[str, int] = {}
         self._rows: dict[str, list[ViewRow]] = {}
         # Values of different backbones, crops or whitenings do not compare.
@@ -55,26 +43,20 @@ class CachedViews(BatchSource):
             for row in _matching_rows(root, key, file, config.views, features):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
-        self._uses_stored_labels = all(
-            Shard(root, LABELS_STAGE, key).require({}).settings["pseudo_labels"] == self._rates.model_dump(mode="json")
-            for key in self._shard_keys
-        )
         self._windows = {video_id: _windows_of(rows, config.views) for video_id, rows in self._rows.items()}
         alone = {video_id for video_id in self._rows if self._usable_windows(video_id, ())}
-        self._start(self._rows, video_ids=self._rows, groups=_linked_videos(self._rows), alone=alone)
+        self._start(self._rows, groups=_linked_videos(self._rows), alone=alone)
 
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)
         together = set(videos)
         chosen = {video_id: self._choose(video_id, number, together) for video_id in videos}
-        rows = [self._rows[video_id][index] for video_id in videos for index in chosen[video_id]]
         own = self.sampler.rank_slice()
-        read: dict[str, Tensor] = {}
         return self.build(
-            [self._clip(row) for row in rows],
+            [self._clip(self._rows[video_id][index]) for video_id in videos for index in chosen[video_id]],
             torch.cat([self._open(video_id)[0].read(video_id)[chosen[video_id]] for video_id in videos[own]]),
+            torch.cat([self._open(video_id)[1].read(video_id)[chosen[video_id]] for video_id in videos]),
             first_row=own.start * len(STRENGTHS),
-            frame_labels=lambda query, reference: self._frame_labels(rows[query], rows[reference], read),
         )
 
     def _clip(self, row: ViewRow) -> BatchClip:
@@ -101,33 +83,17 @@ class CachedViews(BatchSource):
         ]
         return [window for window in found if all(window.values())]
 
-    def _frame_labels(self, query: ViewRow, reference: ViewRow, read: dict[str, Tensor]) -> Tensor:
-        """Stored labels where both clips are of one video; all others are made from the clips' embeddings.
-
-        read: the labels of videos that this batch has read, to be filled.
-        """
-        video_id = query.video_id
-        if self._uses_stored_labels and video_id == reference.video_id:
-            if video_id not in read:
-                read[video_id] = self._open(video_id)[2].read(video_id)
-            return read[video_id][query.view_index, reference.view_index]
-        return pseudo_labels(self._embedding(query), self._embedding(reference), self._rates)
-
-    def _embedding(self, row: ViewRow) -> Tensor:
-        return self._open(row.video_id)[1].read(row.video_id)[row.view_index].float()
-
-    def _open(self, video_id: str) -> tuple[ViewFile, ViewFile, LabelFile]:
+    def _open(self, video_id: str) -> tuple[ViewFile, ViewFile]:
         if self._files is None:
             allow_open_files(FILES_PER_SHARD * len(self._shard_keys))
             self._files = [
                 (
                     ViewFile(Shard(self._root, VIEWS_STAGE, key), extras=self._extras),
-                    ViewFile(Shard(self._root, EMBEDDINGS_STAGE, key)),
-                    LabelFile(Shard(self._root, LABELS_STAGE, key)),
+                    ViewFile(Shard(self._root, LABELS_STAGE, key)),
                 )
                 for key in self._shard_keys
             ]
-        files: tuple[ViewFile, ViewFile, LabelFile] = self._files[self._shard_of[video_id]]
+        files: tuple[ViewFile, ViewFile] = self._files[self._shard_of[video_id]]
         return files
 
 
@@ -154,17 +120,16 @@ def _linked_videos(rows: Mapping[str, Sequence[ViewRow]]) -> list[list[str]]:
 def _matching_rows(
     root: DataRoot, key: str, file: ViewFile, config: ViewsConfig, features: Mapping[str, Any]
 ) -> list[ViewRow]:
-    """The rows of a shard's views; refused unless features, embeddings and labels are of the same views, drawn as configured.
+    """The rows of a shard's views; refused unless features and embeddings are of the same views, drawn as configured.
 
     features: settings of the frozen network, which all shards share.
     """
-    views, embeddings, labels = (Shard(root, stage, key) for stage in (VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE))
+    views, embeddings = Shard(root, VIEWS_STAGE, key), Shard(root, LABELS_STAGE, key)
     drawn = {"drawing": DRAWING_VERSION, "views": config.model_dump(mode="json")}
     found = views.require({**drawn, "features": features})
     embeddings.require({name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")})
-    rows = file.rows
-    if labels.require({}).inputs[EMBEDDINGS_STAGE] != embeddings.data_digest() or rows != ViewFile(embeddings).rows:
+    if file.rows != ViewFile(embeddings).rows:
         raise DataError(
             f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"
         )
-    return rows
+    return file.rows

@@ -15,7 +15,7 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.seeding import torch_rng
-from hapvr.train.batch import Batch, clips_per_item
+from hapvr.train.batch import STRENGTHS, Batch
 from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
 
 LARGEST_BANK = 4096
@@ -24,10 +24,9 @@ LARGEST_BANK = 4096
 class ContrastTraining(FamilyTraining):
     """Clips to the loss of their video vectors (TCA 3.3, 3.4).
 
-    The anchor is the weak view of a video and the positive its strong view; of labelled pairs they are the two videos.
-    Positives and distractors are the keys: with `batch_negatives` they are also negatives of the other anchors, and
-    after the comparison they enter the bank. Only anchors get gradients. What shows an anchor's own video or donor, or a
-    video that pairs join to one of these, is never its negative.
+    The anchor is the weak view of a video and the positive its strong view. Positives are the keys: with
+    `batch_negatives` they are also negatives of the other anchors, and after the comparison they enter the bank. Only
+    anchors get gradients. What shows an anchor's own video or donor is never its negative.
 
     With several processes the bank gets the keys of all in the order of ranks, so it is equal in all of them. Without dropout
     N processes then train as one with the whole batch, but for `circle_form: released`. Each draws its own dropout.
@@ -47,11 +46,10 @@ class ContrastTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
-        self._num_clips = clips_per_item(settings)
         contrast = settings.contrast
         if contrast.loss == "circle" and contrast.circle_form == "released":
             self.apart = "circle_form: released takes the first row of each process for positives"
-        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos * (self._num_clips - 1))
+        size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos)
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
@@ -64,7 +62,7 @@ class ContrastTraining(FamilyTraining):
             own = batch.num_frames[first_row : first_row + num_clips]
             mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
         check_clips("clips", regions, mask)
-        is_anchor = torch.arange(num_clips, device=regions.device) % self._num_clips == 0
+        is_anchor = torch.arange(num_clips, device=regions.device) % len(STRENGTHS) == 0
         if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
@@ -76,7 +74,7 @@ class ContrastTraining(FamilyTraining):
         if self._gather is not None:
             with torch.no_grad():
                 vectors = self._gather(vectors)
-        is_key = torch.arange(len(vectors), device=regions.device) % self._num_clips > 0
+        is_key = torch.arange(len(vectors), device=regions.device) % len(STRENGTHS) > 0
         rows = first_row + is_anchor.nonzero().flatten()
         negatives, usable = [vectors[is_key]], [batch.labels[rows][:, is_key] < 0]
         if not settings.contrast.batch_negatives:
@@ -84,21 +82,16 @@ class ContrastTraining(FamilyTraining):
         if self.bank is not None:
             negatives.append(self.bank.negatives())
             usable.append(self.bank.usable(batch.source_ids[rows]))
-        loss, without = self._loss(anchors, keys, torch.cat(negatives), torch.cat(usable, dim=1))
+        others = torch.cat(usable, dim=1)
+        positive = (anchors * keys).sum(1, keepdim=True)
+        similarity = torch.cat([positive, anchors @ torch.cat(negatives).T], dim=1)
+        loss = contrast_loss(settings.contrast, similarity, others)
         if self.bank is not None:
             self.bank.add(vectors[is_key], batch.source_ids[is_key])
         if self._gather is not None:
             loss = mean_of_processes(loss, self._gather)
-        counts = {"anchors": len(rows), "anchors_without_negatives": without}
+        counts = {"anchors": len(rows), "anchors_without_negatives": int((~others.any(1)).sum())}
         return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
-
-    def _loss(self, anchors: Tensor, keys: Tensor, negatives: Tensor, usable: Tensor) -> tuple[Tensor, int]:
-        """The loss of every anchor with its positive, and the number of anchors without a negative."""
-        positives = keys.view(len(anchors), -1, keys.shape[1])[:, :1]
-        positive = (anchors[:, None] @ positives.transpose(1, 2)).reshape(-1, 1)
-        similarity = torch.cat([positive, anchors @ negatives.T], dim=1)
-        loss = contrast_loss(self._settings.contrast, similarity, usable)
-        return loss, int((~usable.any(1)).sum())
 
 
 def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None) -> Tensor:

@@ -31,8 +31,6 @@ from hapvr.train.batch import Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
 from hapvr.train.family import StepOutput, gather_of
-from hapvr.train.labelled_clips import LabelledClips
-from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.run_folder import (
     CHECKPOINTS,
     NETWORK,
@@ -70,10 +68,9 @@ class Best:
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    data: digests of what it reads; a checkpoint of other data is refused. labelled: what `train.source: labelled_pairs`
-    trains on. validate: network -> metrics, of which "mean" chooses the best
-    weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers get
-    losses, learning rate, gradient norm and validation. Raises DataError for unusable data.
+    data: digests of what it reads; a checkpoint of other data is refused. validate: network -> metrics, of which
+    "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first
+    step; its loggers get losses, learning rate, gradient norm and validation. Raises DataError for unusable data.
     """
 
     def __init__(
@@ -83,7 +80,6 @@ class Trainer:
         shards: Sequence[str],
         *,
         data: Mapping[str, str],
-        labelled: LabelledPairs | None = None,
         folder: Path,
         fabric: Fabric,
         validate: Validate | None = None,
@@ -96,7 +92,7 @@ class Trainer:
         self._loggers: Sequence[Logger] = ()
         self._started = self._waited_s = 0.0
         self._num_clips = 0
-        self._source = open_source(config, root, shards, fabric, labelled=labelled)
+        self._source = open_source(config, root, shards, fabric)
         self.network = build_network(
             settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
         )
@@ -116,7 +112,6 @@ class Trainer:
             "views": config.views.model_dump(mode="json"),
             "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
             "data": dict(data),
-            "labelled_pairs": labelled.digest if labelled else "",
         }
 
     def fit(self) -> TrainingResult:
@@ -291,17 +286,9 @@ class Trainer:
         return result
 
 
-def open_source(
-    config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric, *, labelled: LabelledPairs | None = None
-) -> BatchSource:
-    """The source of batches that `train.source` names. labelled: what `labelled_pairs` reads.
-
-    Raises DataError for data that is missing or does not belong together.
-    """
+def open_source(config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric) -> BatchSource:
+    """The source of batches that `train.source` names. Raises DataError for data that is missing or does not belong together."""
     rank, world_size = fabric.global_rank, fabric.world_size
-    if config.train.source == "labelled_pairs":
-        assert labelled is not None
-        return LabelledClips(root, shards, config, labelled, rank=rank, world_size=world_size)
     if config.train.source == "cached_views":
         return CachedViews(root, shards, config, rank=rank, world_size=world_size)
     from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries

@@ -16,7 +16,6 @@ from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder, teacher_embedder
-from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
@@ -62,7 +61,7 @@ class OnlineViews(BatchSource):
             frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        self._start(self._shard_of, video_ids=self._shard_of)
+        self._start(self._shard_of)
         backbone, whitening = load_backbone(config.backbone), load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
@@ -103,14 +102,11 @@ class OnlineViews(BatchSource):
         regions, embeddings = self._features(item.frames)
         if self._gather is not None:
             embeddings = self._gather(embeddings.float().to(self._device)).cpu()
-        rates = self._config.pseudo_labels
         return self.build(
             [self._clip(plan) for plan in item.plans],
             regions.clone(),  # outside inference mode, so that gradients may be taken through it
+            embeddings,
             first_row=item.first_row,
-            frame_labels=lambda query, reference: pseudo_labels(
-                embeddings[query].float(), embeddings[reference].float(), rates
-            ),
         )
 
     def _clip(self, plan: ViewPlan) -> BatchClip:

@@ -35,14 +35,13 @@ NUM_KEPT = 2
 
 
 class _Record(BaseModel, extra="allow"):
-    """What every RUN_NAME has. weights: of the frozen networks; not all trainings have a teacher."""
+    """What every RUN_NAME has. weights: of the frozen networks."""
 
     mlflow_run_id: str
     shards: list[str]
     data_digests: dict[str, str]
     weights: dict[Literal["backbone", "teacher"], dict[str, str]]
     environment: dict[str, str]
-    labelled_pairs: dict[str, Any] = {}
 
 
 def read_record(folder: Path) -> dict[str, Any]:

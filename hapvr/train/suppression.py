@@ -13,7 +13,7 @@ from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
-from hapvr.train.batch import Batch, clips_per_item
+from hapvr.train.batch import STRENGTHS, Batch
 from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
 
 EASY_RATE = 0.09
@@ -23,11 +23,10 @@ EASY_RATE = 0.09
 class SuppressionTraining(FamilyTraining):
     """Clips to the four losses of VVS.
 
-    The anchor is the weak view of a video and the positive its strong view; of labelled pairs they are the two videos. The
-    negative of an anchor is the clip of the batch with the most similar vector that shares no video and no
-    donor with it, and that no pairs join to it. The distractor frames are those of a small magnitude of other videos in the
-    batch, so no list of them is kept; number and places of insertions are drawn once per batch, and batch normalisation sees
-    the maps of all anchors of a process at once.
+    The anchor is the weak view of a video and the positive its strong view. The negative of an anchor is the clip of the
+    batch with the most similar vector that shares no video and no donor with it. The distractor frames are those of a small
+    magnitude of other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per
+    batch, and batch normalisation sees the maps of all anchors of a process at once.
 
     With several processes each compares its own clips alone, and their gradients are averaged. So a step of N processes is
     the mean of N smaller batches, not a step of one process with the whole batch; the running statistics of batch
@@ -41,7 +40,6 @@ class SuppressionTraining(FamilyTraining):
         super().__init__(network)
         self._settings = settings
         self._gather = gather
-        self._num_clips = clips_per_item(settings)
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
@@ -52,7 +50,7 @@ class SuppressionTraining(FamilyTraining):
         extras = None
         if self.network.needs_extras:
             regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
-        anchor_rows = torch.arange(0, len(regions), self._num_clips, device=regions.device)
+        anchor_rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
         with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
             anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number, batch.first_row)
             vectors = self.network.vectors(regions)

@@ -15,10 +15,10 @@ from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
-from hapvr.networks.pairs import positive_pairs, video_pair_labels
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.seeding import torch_rng
+from hapvr.train.batch import video_pair_labels
 
 FRAMES = 6
 
@@ -27,7 +27,7 @@ def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor,
     """Random similarities, video labels, frame labels of all positive pairs with the self pairs, and their index."""
     generator = torch_rng("objective", len(sources))
     labels = video_pair_labels(sources)
-    pairs = positive_pairs(labels, include_self=True)
+    pairs = (labels > 0).nonzero()
     teacher = torch.randn(len(sources), FRAMES, 5, generator=generator)
     frame_labels = pseudo_labels(teacher[pairs[:, 0]], teacher[pairs[:, 1]], PseudoLabelSettings())
     shape = (len(sources), len(sources), FRAMES, FRAMES)

@@ -30,7 +30,7 @@ from tests.orchestration.conftest import NewDatabase
 from tests.steps.object_store import empty_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-MADE = ("videos", "frames", "features", "training_views", "teacher_embeddings", "pseudo_labels")
+MADE = ("videos", "frames", "features", "training_views", "pseudo_labels")
 BIN = Path(sys.executable).parent
 RESOURCES = {"ingest": {"num_cpus": 2.0}, "extract": {"num_cpus": 2.0, "num_gpus": 0.5}}
 KEYS = ("own-train-00000", "own-test-00000")

@@ -28,7 +28,7 @@ FOLDERS = {
     "whitening": ("whitening",),
     "features": ("features",),
     "training_views": ("training_views",),
-    "pseudo_labels": ("teacher_embeddings", "pseudo_labels"),
+    "pseudo_labels": ("pseudo_labels",),
 }
 KILLS_IN_A_ROW = 3
 

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hapvr.config import Config, LabelledPairsConfig
+from hapvr.config import Config
 from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import data_digests, training_shards
 from hapvr.train.cached_views import CachedViews
-from hapvr.train.labelled_pairs import LabelledPairs
 from hapvr.train.loop import Trainer, Validate
 from hapvr.train.run_folder import History, TrainingResult
 
@@ -36,7 +35,6 @@ def run(
     folder: Path,
     config: Config | None = None,
     *,
-    labelled: LabelledPairs | None = None,
     validate: Validate | None = None,
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
@@ -47,7 +45,6 @@ def run(
         project.root,
         shards,
         data=data_digests(replace(project, config=config), shards),
-        labelled=labelled,
         folder=folder,
         fabric=Fabric(accelerator="cpu", devices=1),
         validate=validate,
@@ -63,14 +60,6 @@ def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
 def with_train(project: Project, **changes: object) -> Config:
     """The project's configuration with other training settings."""
     return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
-
-
-def with_pairs(
-    project: Project, *, file: str = "pairs.csv", distractors: tuple[str, ...] = (), **changes: Any
-) -> Config:
-    """The project's configuration for a training on labelled pairs, with two distractors for each."""
-    pairs = LabelledPairsConfig(file=file, distractors=distractors, distractors_per_pair=2)
-    return with_train(project, source="labelled_pairs", labelled_pairs=pairs, **changes)
 
 
 def same_weights(first: Path, second: Path) -> bool:

@@ -20,18 +20,14 @@ from hapvr.config import EvaluationConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
-from hapvr.data.views import (
-    EMBEDDINGS_STAGE,
-    LABELS_STAGE,
-    VIEWS_STAGE,
-)
+from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
 from hapvr.networks.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import Batch, BatchSampler
+from hapvr.train.batch import Batch, BatchSampler, video_pair_labels
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network
 from hapvr.train.loop import open_source
@@ -54,6 +50,25 @@ def online(small_project: Project) -> OnlineViews:
 
 
 # Which videos are in a batch
+
+
+def test_video_pair_labels_by_hand() -> None:
+    """Clips of one video are positives; a video-in-video clip is a positive of donor and host."""
+    found = video_pair_labels([("a",), ("b",), ("a",), ("b", "c"), ("c",)])
+    assert found.dtype == torch.int8
+    assert found.tolist() == [
+        [1, -1, 1, -1, -1],
+        [-1, 1, -1, 1, -1],
+        [1, -1, 1, -1, -1],
+        [-1, 1, -1, 1, 1],
+        [-1, -1, -1, 1, 1],
+    ]
+
+
+def test_video_pair_labels_match_the_reference_batch(golden: dict[str, torch.Tensor]) -> None:
+    """A batch of three videos in which one strong view was pasted into another."""
+    found = video_pair_labels([("a",), ("b",), ("c",), ("a",), ("a", "b"), ("c",)])
+    assert torch.equal(found > 0, golden["labels"].bool())
 
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 3), st.integers(1, 3))
@@ -238,7 +253,7 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
 @pytest.fixture
 def copied(small_project: Project, tmp_path: Path) -> Project:
     """The small project's training data, which a test may spoil."""
-    for name in ("manifest", "whitening", VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE):
+    for name in ("manifest", "whitening", VIEWS_STAGE, LABELS_STAGE):
         shutil.copytree(small_project.root.local_path(name), tmp_path / name)
     return Project(small_project.config, DataRoot(tmp_path), small_project.folder)
 
@@ -259,8 +274,8 @@ def spoil_backbone(project: Project) -> None:
 def spoil_embeddings(project: Project) -> None:
     first, second = training_shards(project)[:2]
     for name in ("index.parquet", "data.parquet"):
-        place = project.root.local_path(f"{EMBEDDINGS_STAGE}/{second}/{name}")
-        shutil.copy(place, project.root.local_path(f"{EMBEDDINGS_STAGE}/{first}/{name}"))
+        place = project.root.local_path(f"{LABELS_STAGE}/{second}/{name}")
+        shutil.copy(place, project.root.local_path(f"{LABELS_STAGE}/{first}/{name}"))
 
 
 def start(project: Project) -> None:
