@@ -84,8 +84,6 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _cc(name="mAP_c_star", exclusion=CLEANED),
     ),
     "vcdb": (_copies(name="VCDB_mAP", metric="mAP"), _copies(name="VCDB_uAP", metric="micro-AP")),
-    "vcsl": (_copies(name="VCSL_uAP", metric="micro-AP"), _copies(name="VCSL_mAP", metric="mAP")),
-    "vsc2022": (_copies(name="VSC_uAP", metric="micro-AP"), _copies(name="VSC_mAP", metric="mAP")),
     # what nobody looked at says nothing
     MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
 }

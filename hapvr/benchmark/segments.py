@@ -1,7 +1,7 @@
-"""How well predicted segments of video pairs agree with the true ones: VCSL's measure, VSC2022's, and errors of times.
+"""How well predicted segments of video pairs agree with the true ones: VCSL's measure, and errors of times.
 
 A segment is a box: a stretch of the query and the stretch of the reference that shows the same. Tables of segments have
-the columns of SEGMENT_SCHEMA; predicted ones also have a `score`.
+the columns of SEGMENT_SCHEMA.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ SEGMENT_SCHEMA: dict[str, type[pl.DataType]] = {
     "reference_id": pl.String,
     **dict.fromkeys(TIME_COLUMNS, pl.Float64),
 }
-PREDICTION_SCHEMA: dict[str, type[pl.DataType]] = {**SEGMENT_SCHEMA, "score": pl.Float64}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentMetrics:
     """All but the errors in [0, 1]. None: there was nothing to measure it on.
 
-    precision, recall, f1: VCSL's over pairs, see `evaluate_segments`. micro_ap: VSC2022's, see `micro_average_precision`.
+    precision, recall, f1: VCSL's over pairs, see `evaluate_segments`.
     begin_error, end_error: median distance of the predicted from the true begin and end, in sampled frames, of queries
     and references together. within_a_frame: part of all true segments whose four times are at most one frame off.
     found_rate: part of the true segments that some predicted segment overlaps; the errors are of these.
@@ -43,7 +42,6 @@ class SegmentMetrics:
     precision: float | None
     recall: float | None
     f1: float | None
-    micro_ap: float | None
     begin_error: float | None
     end_error: float | None
     within_a_frame: float | None
@@ -62,7 +60,7 @@ class SegmentMetrics:
 def evaluate_segments(true: pl.DataFrame, predicted: pl.DataFrame, *, fps: float) -> SegmentMetrics:
     """Compare segments of the pairs that were looked at; a pair with neither true nor predicted segments adds nothing.
 
-    true: SEGMENT_SCHEMA; predicted: PREDICTION_SCHEMA; fps: sampled frames per second, for the errors.
+    true, predicted: SEGMENT_SCHEMA; fps: sampled frames per second, for the errors.
     VCSL's precision of a pair is a product over both time axes, so that both must be right. On an axis, a predicted segment
     is right where it is covered by true segments that overlap it on both axes; precision is the right length of all
     predicted segments over their length. Recall is the same with the roles changed. precision is the mean over the pairs
@@ -86,7 +84,6 @@ def evaluate_segments(true: pl.DataFrame, predicted: pl.DataFrame, *, fps: float
         precision=precision,
         recall=recall,
         f1=f1,
-        micro_ap=micro_average_precision(true, predicted) if wanted else None,
         begin_error=float(np.median(seen[:, [0, 2]])) if len(seen) else None,
         end_error=float(np.median(seen[:, [1, 3]])) if len(seen) else None,
         within_a_frame=_mean(np.all(errors <= 1 + 1e-9, axis=1).tolist()),
@@ -107,57 +104,14 @@ def _covered_part(boxes: Boxes, others: Boxes) -> float:
     part = 1.0
     for axis in (0, 1):
         covered = math.fsum(
-            union_length(np.stack([starts[row, near, axis], ends[row, near, axis]], axis=1))
+            _union_length(np.stack([starts[row, near, axis], ends[row, near, axis]], axis=1))
             for row, near in enumerate(overlaps)
         )
         part *= covered / float((boxes[:, 2 * axis + 1] - boxes[:, 2 * axis]).sum())
     return part
 
 
-def micro_average_precision(true: pl.DataFrame, predicted: pl.DataFrame) -> float:
-    """VSC2022's measure of the matching track: average precision over all predicted segments in one ranking by score.
-
-    After each group of equal scores, precision and recall are the geometric means over both time axes of matched over
-    predicted length and of matched over true length. Lengths are of unions within a pair, summed over pairs. A pair's
-    matched length on an axis is that of its predicted segments and of those true ones that a predicted one overlaps on
-    both axes (Pizzi et al., "The 2023 Video Similarity Dataset and Challenge", 2023; facebookresearch/vsc2022, metrics).
-    true: one segment or more.
-    """
-    wanted = boxes_by_pair(true, what="true segments")
-    total = np.sum([_lengths(boxes) for boxes in wanted.values()], axis=0)
-    ranked = predicted.sort("score", descending=True, maintain_order=True)
-    boxes_by_pair(ranked, what="predicted segments")
-    matched, length = np.zeros(2), np.zeros(2)
-    of_pair: dict[Pair, tuple[list[list[float]], NDArray[np.float64], NDArray[np.float64]]] = {}
-    area, recall = 0.0, 0.0
-    for group in ranked.partition_by("score", maintain_order=True):
-        for query, reference, *times in group.select(list(SEGMENT_SCHEMA)).iter_rows():
-            pair = (query, reference)
-            boxes, before_matched, before_length = of_pair.get(pair, ([], np.zeros(2), np.zeros(2)))
-            boxes = [*boxes, times]
-            now_matched, now_length = _matched(wanted.get(pair, np.zeros((0, 4))), np.array(boxes))
-            of_pair[pair] = (boxes, now_matched, now_length)
-            matched += now_matched - before_matched
-            length += now_length - before_length
-        now_recall = math.sqrt(np.prod(matched / total))
-        area += math.sqrt(np.prod(matched / length)) * (now_recall - recall)
-        recall = now_recall
-    return area
-
-
-def _matched(true: Boxes, predicted: Boxes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Length on each axis that predicted and overlapped true segments share, and that predicted ones have; [2] each."""
-    near = true[[bool(_area(box, predicted).any()) for box in true]] if len(true) else true
-    lengths = _lengths(predicted)
-    return lengths + _lengths(near) - _lengths(np.concatenate([predicted, near])), lengths
-
-
-def _lengths(boxes: Boxes) -> NDArray[np.float64]:
-    """Seconds that some box covers on each axis, [2]."""
-    return np.array([union_length(boxes[:, :2]), union_length(boxes[:, 2:])])
-
-
-def union_length(intervals: NDArray[np.float64]) -> float:
+def _union_length(intervals: NDArray[np.float64]) -> float:
     """Seconds that some of the intervals [N, 2] covers."""
     total, reached = 0.0, -math.inf
     for start, end in sorted(intervals.tolist()):

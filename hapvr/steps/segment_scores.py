@@ -11,7 +11,7 @@ import polars as pl
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.segments import PREDICTION_SCHEMA, SegmentMetrics, evaluate_segments
+from hapvr.benchmark.segments import SEGMENT_SCHEMA, TIME_COLUMNS, SegmentMetrics, evaluate_segments
 from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.scorer.segments import FrameTimes, align, relative_frame_matrix, timed_segments
@@ -81,7 +81,7 @@ def true_segments(definition: BenchmarkDefinition) -> pl.DataFrame:
     if definition.segments is None or definition.segments.is_empty():
         raise DataError(
             f"benchmark {definition.name}: the true times of its copies are not known, so segments cannot be measured; "
-            "VCSL, VSC2022 and benchmarks of `hapvr benchmarks make` have them"
+            "benchmarks of `hapvr benchmarks make` have them"
         )
     return definition.segments
 
@@ -108,7 +108,7 @@ def _predicted(
     fps: float,
     device: torch.device | str,
 ) -> pl.DataFrame:
-    """Segments of these pairs, PREDICTION_SCHEMA."""
+    """Segments of these pairs, SEGMENT_SCHEMA."""
 
     def read(video_ids: set[str]) -> Any:
         for video, regions in features.read(sorted(video_ids), extras=network.needs_extras):
@@ -123,21 +123,21 @@ def _predicted(
                 own, own_clock = queries[query]
                 found = align(relative_frame_matrix(network, own, other), threshold=threshold)
                 rows += [
-                    (query, reference, *(getattr(one, name) for name in list(PREDICTION_SCHEMA)[2:]))
+                    (query, reference, *(getattr(one, name) for name in TIME_COLUMNS))
                     for one in timed_segments(found, own_clock, clock, fps=fps)
                 ]
-    return pl.DataFrame(rows, schema=PREDICTION_SCHEMA, orient="row").sort(list(PREDICTION_SCHEMA))
+    return pl.DataFrame(rows, schema=SEGMENT_SCHEMA, orient="row").sort(list(SEGMENT_SCHEMA))
 
 
 def segments_markdown(scores: SegmentScores) -> str:
     """A table: all pairs, then pairs with true segments by edit."""
     rows = []
     for name, one in {"all": scores.metrics, **scores.by_edit}.items():
-        rates = [one.found_rate, one.precision, one.recall, one.f1, one.micro_ap, one.within_a_frame]
+        rates = [one.found_rate, one.precision, one.recall, one.f1, one.within_a_frame]
         cells = ["-" if rate is None else f"{100 * rate:.1f}" for rate in rates]
-        cells[5:5] = ["-" if error is None else f"{error:.2f}" for error in (one.begin_error, one.end_error)]
+        cells[4:4] = ["-" if error is None else f"{error:.2f}" for error in (one.begin_error, one.end_error)]
         rows.append((name, one.num_true, *cells))
-    head = ("pairs", "true segments", "found", "P", "R", "F1", "micro-AP", "begin", "end", "within a frame")
+    head = ("pairs", "true segments", "found", "P", "R", "F1", "begin", "end", "within a frame")
     return (
         f"Segments at a frame similarity above {scores.threshold:.3f}; errors in sampled frames.\n\n"
         f"{markdown_table(head, rows)}\n\n{scores.metrics.num_false_pairs} pairs without true segments have predicted ones; "

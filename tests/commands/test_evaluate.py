@@ -103,7 +103,7 @@ def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Pa
     assert set(found["by_edit"]) == set(definition.videos.filter(pl.col("role") == "database")["edit"]) - {"none"}
     assert found["metrics"]["found_rate"] > 0.5
     assert found["metrics"]["begin_error"] <= 1
-    assert 0 < found["metrics"]["micro_ap"] <= 1
+    assert 0 < found["metrics"]["f1"] <= 1
     text = scored("--segments", "--normalize", "own-train", "--bootstrap", 20, model=folder).out
     assert f"| all | {len(definition.segments)} |" in text
     assert "| own-test (strict), normalised scores |" in text

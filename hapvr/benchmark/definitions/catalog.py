@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.published import (
-    read_cc_web_video,
-    read_evve,
-    read_fivr,
-    read_svd,
-    read_vcdb,
-    read_vcsl,
-    read_vsc2022,
-)
+from hapvr.benchmark.definitions.published import read_cc_web_video, read_evve, read_fivr, read_svd, read_vcdb
 from hapvr.benchmark.definitions.stored import read_definition
 from hapvr.errors import DataError
 
@@ -33,35 +25,26 @@ class _Entry(NamedTuple):
 _SIX = "DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard"
 _FIVR = "annotation.json, easy_duplicates.txt"
 _VCDB = "annotation/*.txt, core_dataset/"
-_CC = "cc_web_video.json or Video_List.txt, Seed.txt, GT/GT_*.rst"
-_VSC = "*ground_truth*.csv, *query_metadata.csv, *reference_metadata.csv"
 CATALOG = {
     "fivr-5k": _Entry(read_fivr, f"{_FIVR}, fivr_5k.json", f"FIVR-5K: 50 queries, 5,000 videos; {_SIX}"),
     "fivr-200k": _Entry(
         read_fivr, f"{_FIVR}, youtube_ids.txt", "FIVR-200K: 100 queries, 225,960 videos; the same tasks"
     ),
-    "evve": _Entry(read_evve, "annots/*.dat or evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
+    "evve": _Entry(read_evve, "evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
     "svd": _Entry(
         read_svd,
         "test_groundtruth, unlabeled-data-id",
         "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
     ),
-    "cc_web_video": _Entry(read_cc_web_video, _CC, "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP"),
+    "cc_web_video": _Entry(
+        read_cc_web_video, "cc_web_video.json", "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP"
+    ),
     "vcdb": _Entry(read_vcdb, _VCDB, "VCDB core: 528 videos, each a query against the others", False),
     "vcdb-distractors": _Entry(
         read_vcdb,
         f"{_VCDB}, distractors.txt or background_dataset/",
         "VCDB core against core and 100,000 distractors",
         False,
-    ),
-    "vcsl": _Entry(
-        read_vcsl,
-        "label_file*.json, pair_file*.csv",
-        "VCSL: pairs of videos with the true times of every copied part, for --segments",
-        False,
-    ),
-    "vsc2022": _Entry(
-        read_vsc2022, _VSC, "VSC2022: copied parts within videos, with true times, for --segments", False
     ),
 }
 

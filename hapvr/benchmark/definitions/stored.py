@@ -1,9 +1,9 @@
 """Definitions as folders: benchmark.json, videos.parquet, labels.parquet and, where there are such, further tables.
 
 benchmark.json names the kind, from which the tasks follow. videos.parquet holds video_id and role (query, database,
-both); labels, exclusions and segments are the tables of `BenchmarkDefinition`.
+both); labels and exclusions are the tables of `BenchmarkDefinition`.
 
-`clips` benchmarks, made by the demo or from a user's own videos, have their files under videos/ and always segments. Their
+`clips` benchmarks, made by the demo or from a user's own videos, have their files under videos/, and segments. Their
 videos.parquet also holds path (relative to the folder), group and edit; a video's id is "<benchmark name>/<path relative
 to videos/>". Tasks are FIVR's, for the labels ND, DS, CS, IS that occur.
 """
@@ -58,7 +58,6 @@ def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: s
         "videos": pl.DataFrame({"video_id": definition.video_ids, "role": roles}),
         "labels": definition.labels,
         "exclusions": definition.exclusions if len(definition.exclusions) else None,
-        "segments": definition.segments,
     }
     _write(folder, definition, tables, {"source": source, "licence": licence})
     return folder
@@ -115,7 +114,7 @@ def read_definition(folder: Path) -> BenchmarkDefinition:
     }
     if (folder / "exclusions.parquet").is_file():
         tables["exclusions"] = _read(folder, "exclusions", EXCLUSION_SCHEMA, may_lack=("query_id",))
-    if clips or (folder / "segments.parquet").is_file():
+    if clips:
         tables["segments"] = _read(folder, "segments", SEGMENT_SCHEMA)
     return _definition(folder, head.kind, head.name or folder.name, tables, head.provenance)
 

@@ -54,31 +54,6 @@ def test_load_definition_refuses_unknown_names_and_missing_files():
         load_definition("vcdb")
 
 
-def test_vcsl_and_vsc2022_have_true_times(tmp_path):
-    """Both say the same in their own order of columns; a pair without copies, and videos of none, count too."""
-    (tmp_path / "label_file_uuid_total.json").write_text(
-        json.dumps({"a-b": [[1, 11, 5, 15.5]], "a-c": [], "d-b": [[0, 1, 2, 3]]})
-    )
-    vcsl = load_definition("vcsl", published_files=tmp_path)
-    assert (vcsl.queries, vcsl.database) == (("a", "d"), ("b", "c"))
-    assert vcsl.segments.rows() == [("a", "b", 1, 5, 11, 15.5), ("d", "b", 0, 2, 1, 3)]
-    assert vcsl.labels.rows() == [("a", "b", "copy"), ("d", "b", "copy")]
-    (tmp_path / "pair_file_test.csv").write_text("query_id,reference_id\na,b\na,e\n")
-    tested = load_definition("vcsl", published_files=tmp_path)
-    assert (tested.queries, tested.database, len(tested.segments)) == (("a",), ("b", "e"), 1)
-    truth = tmp_path / "train_matching_ground_truth.csv"
-    truth.write_text("query_id,ref_id,query_start,query_end,ref_start,ref_end\na,b,1,5,11,15.5\n")
-    vsc = load_definition("vsc2022", published_files=tmp_path)
-    assert vsc.segments.rows() == vcsl.segments.rows()[:1]
-    (tmp_path / "train_query_metadata.csv").write_text("video_id,duration_sec\na,9\nz,9\n")
-    vsc = load_definition("vsc2022", published_files=tmp_path)
-    assert (vsc.queries, vsc.database, [task.name for task in vsc.tasks]) == (
-        ("a", "z"),
-        ("b",),
-        ["VSC_uAP", "VSC_mAP"],
-    )
-
-
 def write_vcdb(folder):
     (folder / "annotation").mkdir(parents=True)
     lines = ["a.flv,b.mp4,00:00:01,00:00:09,00:01:00,00:01:08", "a.flv,a.flv,00:00:01,00:00:09,00:00:01,00:00:09"]
@@ -102,17 +77,8 @@ def test_read_vcdb(tmp_path):
         load_definition("vcdb-distractors", published_files=tmp_path)
 
 
-def test_read_evve_and_svd_annotations(tmp_path):
-    """EVVE: positives of an event's queries, ambiguous videos out of their rankings. SVD: unlabelled videos join."""
-    (tmp_path / "annots").mkdir()
-    (tmp_path / "annots" / "one.dat").write_text("q1 1 query\nq2 1 query\np 1 database\nn 0 database\nx -1 database\n")
-    (tmp_path / "annots" / "two.dat").write_text("q3 1 query\ny 1 database\n")
-    evve = load_definition("evve", published_files=tmp_path)
-    assert (evve.queries, evve.database) == (("q1", "q2", "q3"), ("p", "n", "x", "y"))
-    pairs = evve.labels.select("query_id", "reference_id")
-    assert sorted(pairs.iter_rows()) == [("q1", "p"), ("q2", "p"), ("q3", "y")]
-    assert evve.exclusions["reference_id"].to_list() == ["n", "n"]
-    assert {task.exclusion for task in evve.tasks} == {"ambiguous"}
+def test_read_svd_annotation(tmp_path):
+    """Unlabelled videos join the database."""
     (tmp_path / "test_groundtruth").write_text("q.mp4 a.mp4 1\nq.mp4 b.mp4 0\n")
     (tmp_path / "unlabeled-data-id").write_text("u.mp4\nv.mp4\n")
     svd = load_definition("svd", published_files=tmp_path)
@@ -120,30 +86,14 @@ def test_read_evve_and_svd_annotations(tmp_path):
     assert svd.labels["label"].to_list() == ["positive", "negative"]
 
 
-def test_read_cc_web_video_lists(tmp_path):
-    """The original lists: ids from set and file name, labelled numbers without a file kept, -1 left out."""
-    (tmp_path / "GT").mkdir()
-    (tmp_path / "Video_List.txt").write_text("1\t1\tYouTube\t1_1_Y.flv\turl\n2\t1\tGoogle\t1_2_G.flv\turl\n")
-    (tmp_path / "Seed.txt").write_text("1\t1\n")
-    (tmp_path / "GT" / "GT_1.rst").write_text("1 E\n2 X\n7 S\n8 -1\n")
-    definition = load_definition("cc_web_video", published_files=tmp_path)
-    assert definition.queries == ("1/1_1_Y",)
-    assert definition.database == ("1/1_1_Y", "1/1_2_G", "unnamed/7")
-    assert definition.labels["label"].to_list() == ["E", "X", "S"]
-    assert [task.name for task in definition.tasks] == ["mAP", "mAP_star"]
-
-
 @pytest.mark.parametrize(
     ("name", "file", "content", "message"),
     [
         ("fivr-5k", "annotation.json", "{", "annotation.json is damaged"),
         ("svd", "test_groundtruth", "q a\n", "has 2 fields, wanted 3"),
-        ("evve", "annots/e.dat", "q 1 query\nv 5 database\n", "has '5', wanted 1, 0, -1"),
-        ("cc_web_video", "Video_List.txt", "x\t1\tY\tf\n", "'x' is not a video number"),
+        ("svd", "test_groundtruth", "q a 5\n", "label '5', wanted 0 or 1"),
+        ("evve", "evve.json", '{"database": []}', "evve.json is damaged"),
         ("vcdb", "annotation/e.txt", "a,b\n", "has 2 fields, wanted 6"),
-        ("vcsl", "label_file.json", '{"a-b": [[1, 2, 3]]}', "label_file.json is damaged"),
-        ("vcsl", "label_file.json", '{"a-b": [[5, 2, 1, 3]]}', "wanted a begin before an end"),
-        ("vsc2022", "ground_truth.csv", "query_id,ref_id\na,b\n", "cannot be read as CSV with columns .*query_end"),
     ],
 )
 def test_readers_refuse_damaged_files(tmp_path, name, file, content, message):
