@@ -28,7 +28,7 @@ VERBS = {
     "search": "search:search",
     "duplicates": "search:duplicates",
     "watch": "search:watch",
-    "serve": "serving:serve",
+    "serve": "search:serve",
     "evaluate": "evaluation:evaluate",
     "run": "stages:run",
     "status": "stages:status",

@@ -41,7 +41,7 @@ class Provenance:
 
     def differences(self, other: Provenance) -> list[str]:
         """How the settings differ, `self` being what is wanted, for people."""
-        mine, theirs = _flat(self.settings), _flat(other.settings)
+        mine, theirs = flat(self.settings), flat(other.settings)
         return [
             f"settings {key}: wanted {mine.get(key, '(none)')}, found {theirs.get(key, '(none)')}"
             for key in sorted({*mine, *theirs})
@@ -80,11 +80,11 @@ def git_revision(folder: Path | None = None) -> str:
         return "unknown"
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys; what JSON would store stands in for the value."""
-    if isinstance(value, Mapping):
-        items: dict[str, Any] = {}
-        for key, inner in value.items():
-            items |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-        return items
-    return {prefix: json.loads(json.dumps(value, default=str))}
+    if not isinstance(value, Mapping):
+        return {prefix: json.loads(json.dumps(value, default=str))}
+    items: dict[str, Any] = {}
+    for key, inner in value.items():
+        items |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    return items

@@ -160,9 +160,3 @@ class BenchmarkDefinition:
     def video_ids(self) -> tuple[str, ...]:
         """Queries, then the database videos that are not queries."""
         return tuple(dict.fromkeys(self.queries + self.database))
-
-    def video_files(self) -> dict[str, Path]:
-        """The file of every video id; empty for benchmarks that name ids only."""
-        if self.videos is None or self.folder is None:
-            return {}
-        return {video_id: self.folder / path for video_id, path in self.videos.select("video_id", "path").iter_rows()}

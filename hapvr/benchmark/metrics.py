@@ -5,8 +5,7 @@ Everything follows from the ranks of the relevant items: 1 is the best rank, hig
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +15,6 @@ from hapvr.benchmark.definition import ApKind
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-def relevant_ranks(similarity: Floats, relevant: Bools, *, ties: Literal["row_order", "worst"] = "worst") -> Ints:
-    """Ranks of the relevant items, ascending.
-
-    similarity, relevant: [N], in any order. ties: "row_order" keeps tied items in the order of their rows, as the
-    research releases do; "worst" gives all tied items the last rank among them, so that row order cannot matter.
-    Returns int64 [relevant.sum()], values 1..N.
-    """
-    order = descending_order(similarity)
-    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
-    return worst if ties == "worst" else row_order
 
 
 def descending_order(similarity: Floats) -> Ints:
@@ -64,7 +51,7 @@ def ranks_at(positions: Ints, similarity: Floats, *, skipped: Ints | None = None
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
     """Average precision of one ranking, in [0, 1].
 
-    ranks: ranks of the relevant items that were ranked, ascending (see `relevant_ranks`).
+    ranks: ranks of the relevant items that were ranked, ascending (see `ranks_at`).
     num_relevant: P >= 1, all relevant items, ranked or not; those not ranked are misses.
     kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n / rank (1 at
     rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items
@@ -81,40 +68,15 @@ def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") 
     return float(precision.sum() / num_relevant)
 
 
-@dataclass(frozen=True)
-class PrecisionRecallCurve:
-    """precision, recall, threshold: [K], by descending threshold; one point per distinct similarity of a hit."""
+def interpolated_precision(ranks: Ints, *, num_relevant: int, recalls: Floats) -> Floats:
+    """The best precision at each recall or beyond [len(recalls)]; 0 past the last. Tied items enter together.
 
-    precision: Floats
-    recall: Floats
-    threshold: Floats
-
-    def recall_at_precision(self, precision: float) -> float:
-        """The highest recall that is reached with at least this precision; 0 if the precision is never reached."""
-        reached = self.recall[self.precision >= precision]
-        return float(reached.max()) if len(reached) else 0.0
-
-    def at_recalls(self, recalls: Floats) -> Floats:
-        """Interpolated precision [len(recalls)]: the best precision at this recall or beyond; 0 past the last."""
-        best_beyond = np.maximum.accumulate(self.precision[::-1])[::-1]
-        index = np.searchsorted(self.recall, recalls - 1e-12, side="left")
-        return np.append(best_beyond, 0.0)[index]
-
-
-def precision_recall_curve(similarity: Floats, relevant: Bools, *, num_relevant: int) -> PrecisionRecallCurve:
-    """Precision and recall at every threshold where a relevant item enters; tied items enter together.
-
-    similarity, relevant: [N]. num_relevant: all relevant items, ranked or not.
+    ranks: worst ranks of the relevant items that were ranked, ascending. num_relevant: all relevant items, ranked or not.
     """
-    values = np.sort(similarity[relevant])[::-1]
-    return curve_from_ranks(relevant_ranks(similarity, relevant), values, num_relevant=num_relevant)
-
-
-def curve_from_ranks(ranks: Ints, values: Floats, *, num_relevant: int) -> PrecisionRecallCurve:
-    """The curve from the worst ranks of the relevant items, ascending, and their similarities. Both [P]."""
     last = np.append(ranks[1:] != ranks[:-1], True) if len(ranks) else np.zeros(0, dtype=bool)
     hits = np.arange(1, len(ranks) + 1)[last]
-    return PrecisionRecallCurve(precision=hits / ranks[last], recall=hits / num_relevant, threshold=values[last])
+    best_beyond = np.maximum.accumulate((hits / ranks[last])[::-1])[::-1]
+    return np.append(best_beyond, 0.0)[np.searchsorted(hits / num_relevant, recalls - 1e-12, side="left")]
 
 
 def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from hapvr.benchmark.metrics import (
     bootstrap_interval,
     bootstrap_mean_ap,
     bootstrap_micro_ap,
-    curve_from_ranks,
+    interpolated_precision,
     query_weights,
     ranks_at,
 )
@@ -262,7 +262,7 @@ def _measure(
     return (
         average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind),
         average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind),
-        curve_from_ranks(worst, similarity[positions], num_relevant=num_relevant).at_recalls(RECALLS),
+        interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS),
     )
 
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -23,12 +22,10 @@ import torch
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
 from hapvr.model.packed import Limits
-from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS
 
 PLAN_KEY = b"hapvr.scoring_plan"
@@ -50,45 +47,6 @@ class FeatureReader(Protocol):
 
         extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`.
         """
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
-    """How a network is evaluated on a benchmark; see `evaluate` for policy, available and bootstrap_samples.
-
-    available: None takes the videos that have features, which the frozen policy does not accept.
-    """
-
-    policy: Policy = "strict"
-    available: frozenset[str] | None = None
-    bootstrap_samples: int = 0
-    device: torch.device | str = "cpu"
-
-
-def evaluate_network(
-    network: VideoNetwork,
-    definition: BenchmarkDefinition,
-    reader: FeatureReader,
-    out_path: Path,
-    options: EvaluationOptions,
-) -> EvaluationResult:
-    """Score a benchmark with a network into `out_path`, see `score_benchmark`, and evaluate the similarities."""
-    score_benchmark(network, definition, reader, out_path, device=options.device)
-    return evaluate_similarities(definition, reader, out_path, options)
-
-
-def evaluate_similarities(
-    definition: BenchmarkDefinition,
-    reader: FeatureReader,
-    similarities: pl.DataFrame | Path,
-    options: EvaluationOptions,
-) -> EvaluationResult:
-    """Evaluate similarities that were scored on the features of `reader`."""
-    available, policy = options.available, options.policy
-    if available is None and policy != "frozen":
-        available = frozenset(reader.available())
-    samples = options.bootstrap_samples
-    return evaluate(definition, similarities, policy=policy, available=available, bootstrap_samples=samples)
 
 
 def normalize_similarities(

@@ -13,9 +13,10 @@ from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folde
 from hapvr.commands.terminal import JsonOption, data_root, exit_codes, show
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.protocol import EvaluationResult
-    from hapvr.benchmark.scoring import EvaluationOptions
     from hapvr.steps.segment_scores import SegmentScores
 
 RAW, NORMALIZED = "raw", "normalized"
@@ -79,22 +80,25 @@ def evaluate(
         raise ArgumentError("--out, --normalize, --segments: wanted with --features DIR and --model MODEL")
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = None if available is None else _video_ids(available, definition)
+    scored: dict[str, Path | pl.DataFrame] = {}
     found = None
-    if similarities is not None:
-        result = evaluate_benchmark(definition, similarities, policy=policy, available=ids, bootstrap_samples=bootstrap)
-        results = {RAW: result}
-    else:
-        from hapvr.benchmark.scoring import EvaluationOptions
-        from hapvr.networks.extract import choose_device
-
-        options = EvaluationOptions(
-            policy=policy, available=ids, bootstrap_samples=bootstrap, device=choose_device("auto")
-        )
-        place = model_folder(str(model), tracking_uri)
-        with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
-            results, found = _from_features(
-                definition, str(features), place, out, Path(folder), options, background=normalize, segments=segments
+    with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        if similarities is not None:
+            scored = {RAW: similarities}
+        else:
+            scored, had, found = _from_features(
+                definition,
+                str(features),
+                model_folder(str(model), tracking_uri),
+                out or Path(folder) / "similarities.parquet",
+                background=normalize,
+                segments=segments,
             )
+            ids = had if ids is None and policy != "frozen" else ids
+        results = {
+            name: evaluate_benchmark(definition, one, policy=policy, available=ids, bootstrap_samples=bootstrap)
+            for name, one in scored.items()
+        }
     content, text = results[RAW].to_json(), _text(definition, results)
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
@@ -110,21 +114,16 @@ def _from_features(
     definition: BenchmarkDefinition,
     features: str,
     model: Path,
-    out: Path | None,
-    folder: Path,
-    options: EvaluationOptions,
+    out: Path,
     *,
     background: str | None,
     segments: bool,
-) -> tuple[dict[str, EvaluationResult], SegmentScores | None]:
-    """Results of the raw and, with a background, of the normalised scores, and how well segments are found."""
-    from hapvr.benchmark.scoring import (
-        evaluate_network,
-        evaluate_similarities,
-        normalize_similarities,
-        score_benchmark,
-    )
+) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str], SegmentScores | None]:
+    """The raw and, with a background, the normalised similarities, ids of the videos with features, and how well segments are
+    found."""
+    from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
+    from hapvr.networks.extract import choose_device
     from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
@@ -138,18 +137,18 @@ def _from_features(
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
-    network, device, scores = chosen.network, options.device, out or folder / "similarities.parquet"
-    results = {RAW: evaluate_network(network, definition, reader, scores, options)}
+    network, device, available = chosen.network, choose_device("auto"), frozenset(reader.available())
+    scored: dict[str, Path | pl.DataFrame] = {RAW: score_benchmark(network, definition, reader, out, device=device)}
     if background is not None:
         others, videos = background_features(root, definition, background)
-        levels = folder / "background.parquet"
-        score_benchmark(network, definition, others, levels, references=videos, device=device)
-        normalized = normalize_similarities(read_frame(scores), read_frame(levels))
-        results[NORMALIZED] = evaluate_similarities(definition, reader, normalized, options)
+        with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
+            levels = Path(folder) / "background.parquet"
+            score_benchmark(network, definition, others, levels, references=videos, device=device)
+            scored[NORMALIZED] = normalize_similarities(read_frame(out), read_frame(levels))
     if not segments:
-        return results, None
+        return scored, available, None
     threshold = frame_threshold(chosen.calibration)
-    return results, score_segments(network, definition, reader, scores, threshold=threshold, device=device)
+    return scored, available, score_segments(network, definition, reader, out, threshold=threshold, device=device)
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:

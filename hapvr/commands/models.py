@@ -57,7 +57,7 @@ def import_(
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot
     from hapvr.model.checkpoint import save_network
-    from hapvr.model.released import import_released
+    from hapvr.model.published import import_released
     from hapvr.steps.whitening import import_whitening
 
     result: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Losses of an anchor's one positive against many negatives, on raw cosines: InfoNCE, circle and triplet loss (TCA 3.4).
+"""Losses of an anchor's one positive against many negatives, on raw cosines: InfoNCE and circle loss (TCA 3.4).
 
 similarity: [N, 1 + K] in [-1, 1], a row per anchor, its positive in column 0. usable: bool [N, K], negatives that count;
 None: all. A row without negatives has a loss of 0. All return [], the mean over rows.
@@ -45,13 +45,6 @@ def contrast_circle(
     else:
         positive[:1] = True
     return _first_of(torch.where(positive, as_positive, as_negative), usable)
-
-
-def contrast_triplet(similarity: Tensor, usable: Tensor | None = None, *, margin: float = 0.25) -> Tensor:
-    """max(0, s_n - s_p + m) with the most similar negative (the row "triplet" of TCA Table 1d, which names no margin)."""
-    rows = _checked(similarity)
-    negatives = rows[:, 1:] if usable is None else rows[:, 1:].masked_fill(~usable, -torch.inf)
-    return (negatives.amax(1) - rows[:, 0] + margin).clamp(min=0).mean()
 
 
 def _checked(similarity: Tensor) -> Tensor:

@@ -51,16 +51,14 @@ class ContrastSettings(Settings):
     The anchor is a weak view, the positive a strong view of the same video, and strong views of all videos enter the bank.
     """
 
-    loss: Literal["circle", "infonce", "triplet"] = Field(
-        default="circle", description="`triplet`: of the most similar negative alone"
-    )
+    loss: Literal["circle", "infonce"] = "circle"
     circle_form: Literal["paper", "released"] = Field(
         default="paper",
         description="`paper`: Eq. 4; `released`: as the release computes it, which takes the first row of a batch for "
         "positives and all other rows for negatives",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.25, description="m of the circle and the triplet loss, on raw cosines"
+        default=0.25, description="m of the circle loss, on raw cosines"
     )
     scale: Annotated[float, Field(gt=0)] = Field(default=256.0, description="gamma of the circle loss")
     temperature: Annotated[float, Field(gt=0)] = Field(default=0.07, description="tau of InfoNCE, on raw cosines")

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.descriptors import GRID, imac, l3_irmac, require_grid
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import (
     FrozenNetwork,
@@ -32,6 +31,7 @@ from hapvr.networks.weights import (
 from hapvr.video.frames import decode_jpegs
 
 LAST_FOUR = (-4, -3, -2, -1)
+GRID = (3, 3)
 REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
 """Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
@@ -148,6 +148,30 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
 
 
+def imac(maps: Sequence[Tensor]) -> Tensor:
+    """iMAC: the largest value of each channel of maps that have unit norm over channels at each position (TCA 3.1).
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
+    """
+    return torch.cat([F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1)
+
+
+def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
+    """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
+
+    maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
+    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ArgumentError for maps that give no 3 x 3
+    regions.
+    """
+    vectors = []
+    for number, one in enumerate(maps):
+        stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
+        regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
+        require_grid(number, one, regions)
+        vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
+    return torch.cat(vectors, dim=1)
+
+
 DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "regions": region_vectors,
     "imac": lambda maps: imac(maps)[:, None],
@@ -177,6 +201,15 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         require_grid(stage, feature_map, regions)
         pooled.append(regions.float())
     return pooled
+
+
+def require_grid(number: int, one: Tensor, regions: Tensor) -> None:
+    """Raise ArgumentError unless the regions of a map are 3 x 3."""
+    if regions.shape[-2:] != GRID:
+        raise ArgumentError(
+            f"regions: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted {GRID}; "
+            "use square frames of 224 px or a similar multiple of 32"
+        )
 
 
 def region_kernel(stage: int, side_px: int) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
+from hapvr.provenance import flat
 from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
@@ -91,15 +92,6 @@ def _origin() -> dict[str, str]:
     found = resolve_tags()
     kept = {name: found[name] for name in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if name in found}
     return kept | {MLFLOW_SOURCE_NAME: Path(found.get(MLFLOW_SOURCE_NAME, "")).name}
-
-
-def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted names."""
-    items: dict[str, Any] = {}
-    for key, inner in value.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
-        items |= flat(inner, name) if isinstance(inner, Mapping) else {name: inner}
-    return items
 
 
 def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]) -> None:

@@ -43,7 +43,7 @@ def load_similarity_model(place: Path) -> SimilarityModel:
     Raises DataError saying which of these were looked for.
     """
     from hapvr.model.checkpoint import load_network
-    from hapvr.model.released import import_released
+    from hapvr.model.published import import_released
 
     if place.is_file():
         return SimilarityModel(place=place, network=import_released(place)[0])

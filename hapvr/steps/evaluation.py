@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, Field
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.protocol import EvaluationResult
+from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
     metrics_markdown,
     pr_curve_figure,
     similarity_distribution_figure,
 )
-from hapvr.benchmark.scoring import EvaluationOptions, evaluate_network
+from hapvr.benchmark.scoring import score_benchmark
 from hapvr.data.manifest import available_videos, read_availability
 from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
@@ -75,21 +75,23 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
-    policy, available = project.config.evaluation.policy, None
+    policy, available = project.config.evaluation.policy, features.available()
     if policy == "frozen":
         had = available_videos(read_availability(project.root, definition.name))
-        available = frozenset(stored_ids(definition, had))
-    options = EvaluationOptions(
-        policy=policy, available=available, bootstrap_samples=1000, device=choose_device(project.config.device)
-    )
-    files = {row: folder / file for row, file in SIMILARITIES.items()}
-    results = {row: evaluate_network(networks[row], definition, features, files[row], options) for row in networks}
+        available = set(stored_ids(definition, had))
+    results = {}
+    for row, network in networks.items():
+        device = choose_device(project.config.device)
+        scores_file = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
+        results[row] = evaluate(
+            definition, scores_file, policy=policy, available=frozenset(available), bootstrap_samples=1000
+        )
     scores = BenchmarkScores(
         run=run,
         folder=folder,
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
-        figures=_figures(definition, results, files[TRAINED]),
+        figures=_figures(definition, results, folder / SIMILARITIES[TRAINED]),
         markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
         digest=definition_digest(definition),
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from hapvr.config import TrainConfig
 from hapvr.errors import ConfigError
 from hapvr.losses.bank import MemoryBank
-from hapvr.losses.contrast import contrast_circle, contrast_infonce, contrast_triplet
+from hapvr.losses.contrast import contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors
@@ -98,8 +98,6 @@ def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor
     """The loss that the settings name, of cosines [N, 1 + K], see `hapvr.losses.contrast`."""
     if settings.loss == "infonce":
         return contrast_infonce(similarity, usable, temperature=settings.temperature)
-    if settings.loss == "triplet":
-        return contrast_triplet(similarity, usable, margin=settings.margin)
     return contrast_circle(similarity, usable, margin=settings.margin, scale=settings.scale, form=settings.circle_form)
 
 

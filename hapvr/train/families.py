@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
@@ -13,7 +11,6 @@ from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.published import import_published
 from hapvr.model.settings import AnyNetworkSettings
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.model.vvs.network import VvsNetwork
@@ -28,21 +25,8 @@ WARMUP_START_RATE = 0.01
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
-    """A freshly initialised network; equal seeds give equal weights.
-
-    TCA's comparator has the weights of `comparator_from`. Raises ConfigError where none is named, or that file has none.
-    """
-    network = build_family(settings, dims=dims, extras_dims=extras_dims, generator=torch_rng(seed, "network"))
-    if isinstance(network, ContextNetwork) and network.matcher.comparator is not None:
-        file = network.settings.comparator_from
-        found = None if file is None else import_published(Path(file))[0].comparator
-        if found is None:
-            raise ConfigError(
-                f"train.network.comparator_from: {file} has no comparator, and TCA does not train one; name a published ViSiL "
-                "file (.pth) that has one, or set train.network.comparator to false"
-            )
-        network.matcher.comparator.load_state_dict(found.state_dict())
-    return network
+    """A freshly initialised network; equal seeds give equal weights."""
+    return build_family(settings, dims=dims, extras_dims=extras_dims, generator=torch_rng(seed, "network"))
 
 
 def build_training(

@@ -6,12 +6,18 @@ import torch
 from torch import Tensor
 
 from hapvr.config import TrainConfig
-from hapvr.losses.suppression import WEIGHTS, distractor_loss, frame_loss, saliency_loss, video_triplet
+from hapvr.losses.suppression import (
+    WEIGHTS,
+    distractor_loss,
+    frame_loss,
+    saliency_labels,
+    saliency_loss,
+    video_triplet,
+)
 from hapvr.model.clips import check_clips
 from hapvr.model.frame_extras import FrameExtras, split_extras
 from hapvr.model.vvs.injection import draw_injection
 from hapvr.model.vvs.network import Anchors, VvsNetwork
-from hapvr.networks.saliency import saliency_labels
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch
 from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes

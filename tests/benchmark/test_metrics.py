@@ -11,8 +11,8 @@ from hapvr.benchmark.metrics import (
     average_precision,
     bootstrap_micro_ap,
     descending_order,
-    precision_recall_curve,
-    relevant_ranks,
+    interpolated_precision,
+    ranks_at,
 )
 from hapvr.seeding import numpy_rng
 
@@ -25,6 +25,13 @@ def rankings(draw, *, max_size=30):
     relevant = draw(st.lists(st.booleans(), min_size=size, max_size=size))
     relevant[draw(st.integers(0, size - 1))] = True
     return np.array(similarity, dtype=np.float32) / 4, np.array(relevant)
+
+
+def relevant_ranks(similarity, relevant, *, ties="worst"):
+    """Ranks of the relevant items of a ranking in any order, ascending."""
+    order = descending_order(similarity)
+    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
+    return worst if ties == "worst" else row_order
 
 
 def score(similarity, relevant, *, kind="step", ties="worst", num_relevant=None):
@@ -119,14 +126,11 @@ def test_dropping_a_relevant_item_never_helps(ranking, data, kind, ties):
     assert average_precision(ranks, num_relevant=num_relevant, kind=kind) <= before + 1e-12
 
 
-def test_precision_recall_curve_groups_ties():
+def test_interpolated_precision_groups_ties():
     """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of four relevant."""
-    curve = precision_recall_curve(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]), num_relevant=4)
-    np.testing.assert_allclose(curve.precision, [1, 2 / 3, 3 / 4])
-    np.testing.assert_allclose(curve.recall, [0.25, 0.5, 0.75])
-    assert curve.recall_at_precision(0.9) == 0.25
-    assert curve.recall_at_precision(0.7) == 0.75
-    np.testing.assert_allclose(curve.at_recalls(np.array([0, 0.25, 0.5, 0.75, 1])), [1, 1, 0.75, 0.75, 0])
+    ranks = relevant_ranks(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]))
+    found = interpolated_precision(ranks, num_relevant=4, recalls=np.array([0, 0.25, 0.5, 0.75, 1]))
+    np.testing.assert_allclose(found, [1, 1, 0.75, 0.75, 0])
 
 
 def test_bootstrap_micro_ap_equals_repeated_queries():

@@ -16,8 +16,7 @@ from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 from hapvr.config_file import load_config
 from hapvr.errors import HapvrError
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.published import import_pca
-from hapvr.model.released import import_released
+from hapvr.model.published import import_pca, import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import load_bundle
 from hapvr.steps.searcher import Searcher, SearchOptions

@@ -1,4 +1,4 @@
-"""InfoNCE, circle and triplet loss of one positive, against their equations; the memory bank."""
+"""InfoNCE and circle loss of one positive, against their equations; the memory bank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from hapvr.errors import ArgumentError
 from hapvr.losses.bank import MemoryBank, share_a_video
-from hapvr.losses.contrast import contrast_circle, contrast_infonce, contrast_triplet
+from hapvr.losses.contrast import contrast_circle, contrast_infonce
 from hapvr.seeding import torch_rng
 
 
@@ -44,9 +44,6 @@ def test_losses_are_their_equations(seed: int, size: tuple[int, int]) -> None:
         wanted = [of_infonce(row, temperature) for row in rows.tolist()]
         found = contrast_infonce(rows, temperature=temperature)
         assert float(found) == pytest.approx(sum(wanted) / len(wanted), rel=1e-9)
-        assert float(contrast_triplet(rows, margin=temperature)) == pytest.approx(
-            sum(max(0.0, max(row[1:]) - row[0] + temperature) for row in rows.tolist()) / len(rows), rel=1e-9
-        )
     for margin, scale in ((0.25, 256.0), (0.4, 32.0)):
         paper = [of_circle(row, margin, scale, [True] + [False] * (size[1] - 1)) for row in rows.tolist()]
         released = [of_circle(row, margin, scale, [number == 0] * size[1]) for number, row in enumerate(rows.tolist())]
@@ -56,9 +53,7 @@ def test_losses_are_their_equations(seed: int, size: tuple[int, int]) -> None:
         assert float(found) == pytest.approx(sum(released) / len(rows), rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle, contrast_triplet]
-)
+@pytest.mark.parametrize("loss", [lambda *args: contrast_infonce(*args, temperature=0.07), contrast_circle])
 def test_what_is_left_out_changes_nothing(loss: object) -> None:
     """A negative that does not count gives neither loss nor gradient; a row without negatives has a loss of 0."""
     assert callable(loss)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,13 +12,11 @@ from torch.nn import functional as F
 from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.model.frame_extras import FrameExtras, join_extras
-from hapvr.model.tca.settings import TcaSettings
 from hapvr.networks.pseudo import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.families import build_network, build_training
 from tests.conftest import CHECKOUT
-from tests.train.visil import write_visil
 
 
 class Row(NamedTuple):
@@ -41,21 +38,10 @@ def config_of(row: Row) -> Config:
     return load_config(CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **row.overrides})
 
 
-def with_comparator(config: Config, folder: Path) -> Config:
-    """The configuration with a file for the comparator that TCA takes from ViSiL."""
-    network = config.train.network
-    if not isinstance(network, TcaSettings) or not network.comparator:
-        return config
-    file = folder / "visil.pth"
-    write_visil(file)
-    train = {"network": network.model_copy(update={"comparator_from": str(file)})}
-    return config.model_copy(update={"train": config.train.model_copy(update=train)})
-
-
 @pytest.mark.parametrize("row", ROWS)
-def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row, tmp_path: Path) -> None:
+def test_each_row_has_a_finite_loss_that_trains_the_network(row: Row) -> None:
     """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
-    config = with_comparator(config_of(row), tmp_path)
+    config = config_of(row)
     network = build_network(config.train.network, dims=8, seed=0, extras_dims=12)
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
     if network.needs_extras:

@@ -37,22 +37,15 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        matching = NetworkSettings(  # Chamfer similarity, with ViSiL's comparator where it is asked for
-            spatial_rate=0,
-            temporal_rate=0,
-            attention=False,
-            comparator=settings.comparator,
-            padding_mode="replicate",
-            symmetric_chamfer=settings.symmetric_chamfer,
-        )
+        chamfer = {"spatial_rate": 0, "temporal_rate": 0, "symmetric_chamfer": settings.symmetric_chamfer}
+        matching = NetworkSettings.model_validate({**chamfer, "attention": False, "comparator": False})
+        self.matcher = SimilarityNetwork(matching, dims=dims)
         with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
             )
             # torch copies the layer, so that several start with equal weights, as the release's do.
             self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
-            self.matcher = SimilarityNetwork(matching, dims=dims, generator=generator)
-        self.matcher.requires_grad_(False)
 
     def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.

@@ -27,21 +27,13 @@ class TcaSettings(Settings):
         "frames (TCA_f); the weights are the same",
     )
     symmetric_chamfer: bool = Field(default=False, description="level `frame`: the mean of both directions (TCA_sym)")
-    comparator: bool = Field(
-        default=False,
-        description="level `frame`: refine frame similarities by a comparator (TCA_v). TCA does not train it: its weights "
-        "are those of `comparator_from`",
-    )
-    comparator_from: str | None = Field(
-        default=None, description="a published ViSiL file (.pth) whose comparator is taken; needed with `comparator`"
-    )
 
     @model_validator(mode="after")
     def _check(self) -> TcaSettings:
-        if self.level == "video" and (self.symmetric_chamfer or self.comparator):
-            raise ValueError("symmetric_chamfer and comparator compare frames: set level: frame, or leave them out")
+        if self.level == "video" and self.symmetric_chamfer:
+            raise ValueError("symmetric_chamfer compares frames: set level: frame, or leave it out")
         return self
 
     def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. Dropout and where weights came from are left out."""
-        return self.model_dump(mode="json", exclude={"dropout", "comparator_from"})
+        """The settings that decide a score, as values of JSON. Dropout is left out."""
+        return self.model_dump(mode="json", exclude={"dropout"})

@@ -17,17 +17,47 @@ from hapvr.model.layers import Comparator
 from hapvr.model.packed import PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.similarity import frame_similarity
-from hapvr.model.vvs.distractor import KEPT_CONFIDENCE, DistractorNetwork, doubled
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
-from hapvr.model.vvs.settings import TopicSettings, VvsSettings
+from hapvr.model.vvs.settings import DistractorSettings, TopicSettings, VvsSettings
 
 CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""
 
+KEPT_CONFIDENCE = 0.5
+"""Frames of a confidence above it are embedded."""
+
 TOPIC_WIDTHS = (32, 64, 128)
 INITIAL_CONSTANT = 0.5
-RANDOM_SEED = 0
-"""Seed of the random initial state: a function of the number of frames alone, so that embedding a video twice is equal."""
+
+
+class DistractorNetwork(nn.Module):
+    """A confidence per frame that it shows content: three linear layers on its pooled vector.
+
+    pooled_dims: C, values of a pooled vector before whitening.
+    """
+
+    def __init__(self, settings: DistractorSettings, *, pooled_dims: int) -> None:
+        super().__init__()
+        first, second = settings.hidden
+        self.temperature = settings.temperature
+        self.layer1 = nn.Linear(pooled_dims, first)
+        self.layer2 = nn.Linear(first, second)
+        self.layer3 = nn.Linear(second, 1)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """pooled: [..., C] unit vectors. Returns logits [...] over the temperature; their sigmoid is the confidence."""
+        hidden = self.dropout(torch.relu(self.layer1(pooled)))
+        hidden = self.dropout(torch.relu(self.layer2(hidden)))
+        logits: Tensor = self.layer3(hidden).squeeze(-1)
+        return logits / self.temperature
+
+
+def doubled(frames: Tensor) -> Tensor:
+    """The frames, repeated as a whole while they are fewer than four. frames: [T, ...], T >= 1."""
+    while len(frames) < COMPARATOR_STEP:
+        frames = torch.cat([frames, frames])
+    return frames
 
 
 class TopicGuidance(nn.Module):
@@ -61,9 +91,6 @@ class TopicGuidance(nn.Module):
         """[N, T], by default cosines with the video's mean frame."""
         if self.settings.initial == "constant":
             return means.new_full(means.shape[:2], INITIAL_CONSTANT)
-        if self.settings.initial == "random":
-            generator = torch.Generator().manual_seed(RANDOM_SEED)
-            return torch.rand(means.shape[1], generator=generator).to(means).expand(means.shape[:2])
         topic = F.normalize(means.mean(1), dim=-1)
         return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
 

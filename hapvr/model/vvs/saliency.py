@@ -59,15 +59,15 @@ class TemporalSaliency(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """A transformer layer with normalisation after each half.
+    """A transformer layer with normalisation after each half, in which every frame attends to itself alone, as in the release.
 
-    With attention `frame` every frame attends to itself alone, so queries and keys have no effect and no gradient.
+    So queries and keys have no effect and no gradient.
     """
 
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
         dims = EXPANSION * settings.width
-        self.dims, self.heads, self.temporal = dims, HEADS, settings.attention == "temporal"
+        self.dims = dims
         self.input = nn.Linear(dims, 3 * dims)
         self.output = nn.Linear(dims, dims)
         self.linear1 = nn.Linear(dims, 2 * dims)
@@ -81,8 +81,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """states: [N, T, 4 width]. Returns the same shape."""
-        attended = self._over_time(states) if self.temporal else self._frame_alone(states)
-        states = self.norm1(states + self.dropout(self.output(attended)))
+        states = self.norm1(states + self.dropout(self.output(self._frame_alone(states))))
         hidden = self.linear2(self.dropout(torch.relu(self.linear1(states))))
         normalized: Tensor = self.norm2(states + self.dropout(hidden))
         return normalized
@@ -91,16 +90,9 @@ class EncoderLayer(nn.Module):
         first = 2 * self.dims
         values: Tensor = F.linear(states, self.input.weight[first:], self.input.bias[first:])
         # the weight of a frame for itself is 1, and training drops it as it drops any weight, head by head
-        kept = self.dropout(values.new_ones((*values.shape[:2], self.heads)))
-        weighed: Tensor = values * kept.repeat_interleave(self.dims // self.heads, dim=-1)
+        kept = self.dropout(values.new_ones((*values.shape[:2], HEADS)))
+        weighed: Tensor = values * kept.repeat_interleave(self.dims // HEADS, dim=-1)
         return weighed
-
-    def _over_time(self, states: Tensor) -> Tensor:
-        count, frames, _ = states.shape
-        parts = self.input(states).view(count, frames, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        rate = self.dropout.p if self.training else 0.0
-        attended = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], dropout_p=rate)
-        return attended.transpose(1, 2).reshape(count, frames, -1)
 
 
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:

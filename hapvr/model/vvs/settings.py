@@ -26,11 +26,6 @@ class SaliencySettings(Settings):
     width: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
         default=128, description="channels of the bottleneck; the encoder has four times as many, in 8 heads"
     )
-    attention: Literal["frame", "temporal"] = Field(
-        default="frame",
-        description="`frame`: frames do not see each other in the encoder, as in the release; `temporal`: they do, "
-        "as the paper describes it",
-    )
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     temperature: Positive = 1.0
     label_rule: Literal["clipped", "plain"] = Field(
@@ -44,9 +39,8 @@ class TopicSettings(Settings):
     """Suppression weights from how near a frame is to the whole video."""
 
     temperature: Positive = 512.0
-    initial: Literal["topic", "constant", "random"] = Field(
-        default="topic",
-        description="state that is refined: similarity to the video's mean, 0.5, or fixed random numbers",
+    initial: Literal["topic", "constant"] = Field(
+        default="topic", description="state that is refined: similarity to the video's mean, or 0.5"
     )
     refine: bool = Field(default=True, description="false: the initial state is the weight")
     hierarchy: bool = Field(default=True, description="the last layer sees all layers; false: only the last but one")

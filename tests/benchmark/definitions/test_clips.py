@@ -26,7 +26,7 @@ def test_write_clips_round_trip(tmp_path):
     assert definition.queries == ("mine/a b.mp4",)
     assert definition.database == ("mine/sub/c.mp4",)
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
-    assert definition.video_files()["mine/sub/c.mp4"] == tmp_path / "videos/sub/c.mp4"
+    assert dict(definition.videos.select("video_id", "path").iter_rows())["mine/sub/c.mp4"] == "videos/sub/c.mp4"
     assert definition.provenance == {"seed": 3}
     assert not list(tmp_path.glob("*.part"))
 

@@ -61,18 +61,3 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         matrix = network.frame_similarity(one, alone[0])
         assert matrix.shape == (len(one), len(alone[0]))
         torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)
-
-
-def test_comparator_refines_frames_as_the_similarity_network_does() -> None:
-    """TCA_v: short videos are doubled, and the comparator's weights are stored with the network."""
-    network = build(level="frame", comparator=True)
-    clips = videos()
-    packed = network.pack([network.embed(clip) for clip in clips])
-    scores = network.packed_scorer()(packed, packed)
-    one_by_one = [
-        [network.score(network.embed(a)[None], network.embed(b)[None]).squeeze() for b in clips] for a in clips
-    ]
-    torch.testing.assert_close(scores, torch.stack([torch.stack(row) for row in one_by_one]), **CLOSE)
-    plain = build(level="frame")
-    assert not torch.allclose(scores, plain.packed_scorer()(packed, packed), atol=1e-3)
-    assert not any(parameter.requires_grad for parameter in network.matcher.parameters())

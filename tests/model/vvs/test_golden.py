@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.losses.suppression import distractor_loss, frame_loss, overshoot, saliency_loss, video_triplet
+from hapvr.losses.suppression import (
+    distractor_loss,
+    frame_loss,
+    overshoot,
+    saliency_labels,
+    saliency_loss,
+    video_triplet,
+)
 from hapvr.model.similarity import chamfer, frame_similarity
-from hapvr.model.vvs.distractor import doubled
 from hapvr.model.vvs.injection import block_injection
-from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs.network import VvsNetwork, doubled
 from hapvr.model.vvs.published import own_name
 from hapvr.model.vvs.settings import VvsSettings
-from hapvr.networks.saliency import saliency_labels
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 from tests.model.vvs.release import Golden

@@ -44,11 +44,10 @@ def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor | None) -> Tenso
     return F.normalize(network.frame_vectors(regions, pooled).double().sum(0), dim=-1)
 
 
-@pytest.mark.parametrize("attention", ["frame", "temporal"])
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 30, 301])
-def test_cells_around_the_diagonal_are_enough(frames: int, attention: str) -> None:
+def test_cells_around_the_diagonal_are_enough(frames: int) -> None:
     """The linear-time weights are those of the whole map, at the edges and where chunks of frames meet."""
-    settings = SaliencySettings.model_validate({"width": 4, "attention": attention})
+    settings = SaliencySettings.model_validate({"width": 4})
     torch.manual_seed(frames)
     saliency = TemporalSaliency(settings).eval()
     with torch.no_grad():

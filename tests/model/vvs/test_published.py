@@ -13,8 +13,7 @@ from torch.testing import assert_close
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
-from hapvr.model.published import import_pca
-from hapvr.model.released import import_released
+from hapvr.model.published import import_pca, import_released
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.steps.whitening import import_whitening
