@@ -33,7 +33,8 @@ COMPARATOR_PREFIXES = {
 COMPARATOR_LAYERS = {"conv1": "conv1", "conv2": "conv2", "conv3": "conv3", "fconv": "output"}
 ATTENTION_PREFIXES = ("visil_head.attention.", "attention.")
 BACKBONE_PREFIXES = ("cnn.", "feature_extractor.", "normalizer.")
-SIMILARITY_MODULES = {"Chamfer": ("chamfer", 0.0), "Average": ("chamfer", 1.0), "Max": ("max", 0.0)}
+SIMILARITY_MODULES = {"Chamfer": 0.0, "Average": 1.0}
+"""What HAP-VR's files record in place of TopKChamfer, as rates."""
 
 VVS_NOTES = (
     "the file records no temperatures: those of the paper are used (512 for topic guidance, 1 for the others)",
@@ -98,15 +99,12 @@ def import_published(
     file: Path,
     *,
     dims: int | None = None,
-    spatial_rate: float | None = None,
-    temporal_rate: float | None = None,
     symmetric_chamfer: bool = False,
 ) -> tuple[SimilarityNetwork, ImportReport]:
     """Read a released checkpoint. Its tensors tell architecture and sizes; no code in it is run.
 
-    dims: values per region, needed only if no tensor tells. spatial_rate, temporal_rate: replace the rates that the file
-    records, or the release's own. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like those of ViSiL_v.
-    Raises DataError, which names each tensor that does not fit.
+    dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like
+    those of ViSiL_v. Raises DataError, which names each tensor that does not fit.
     """
     archive = read_archive(file)
     state = _find_state(archive.content, file)
@@ -116,7 +114,7 @@ def import_published(
     context, projection = weights.get("attention.context_vector.weight"), weights.get("binarization.projection")
     told = context.shape[-1:] if context is not None else projection.shape[:1] if projection is not None else ()
     dims = known_dims(told, dims, file)
-    rates, pooling, notes = _similarity(release, recorded, (spatial_rate, temporal_rate))
+    rates, notes = _rates(release, recorded, file)
     symmetric = symmetric_chamfer or recorded.get("symmetric") is True
     if symmetric and max(rates) > 0:
         notes.append("symmetric: both directions use the recorded rates; the release's code falls back to 0.3 there")
@@ -128,8 +126,6 @@ def import_published(
         settings = NetworkSettings(
             spatial_rate=rates[0],
             temporal_rate=rates[1],
-            spatial_pooling=pooling[0],
-            temporal_pooling=pooling[1],
             attention=context is not None,
             attention_form="gated" if gated else "linear" if release == "visil" else "cosine",
             binary_bits=0 if projection is None else projection.shape[-1],
@@ -249,17 +245,17 @@ def _own_names(state: Mapping[str, Tensor], file: Path) -> tuple[str, dict[str, 
     return release, tensors, ignored
 
 
-def _similarity(
-    release: str, recorded: Mapping[str, Any], wanted: tuple[float | None, float | None]
-) -> tuple[list[Any], list[Any], list[str]]:
-    """Rates and ways of pooling of both levels, as wanted, as recorded, or else as the paper says, and notes on them."""
-    paper = NetworkSettings()
-    rates, pooling = [], []
-    for level, default, rate in (("f", paper.spatial_rate, wanted[0]), ("v", paper.temporal_rate, wanted[1])):
+def _rates(release: str, recorded: Mapping[str, Any], file: Path) -> tuple[list[float], list[str]]:
+    """The rates of both levels, as recorded, or else as the paper says, and notes on them."""
+    paper, rates = NetworkSettings(), []
+    for level, default in (("f", paper.spatial_rate), ("v", paper.temporal_rate)):
         top = recorded.get(f"{level}_topk_rate", default) if release == "hap-vr" else 0.0
-        way, fixed = SIMILARITY_MODULES.get(str(recorded.get(f"{level}2{level}_sim_module")), ("chamfer", top))
-        pooling.append(way)
-        rates.append(fixed if rate is None else rate)
-    if release != "hap-vr" or "f_topk_rate" in recorded or None not in wanted:
-        return rates, pooling, []
-    return rates, pooling, [f"the file records no top-k rates: the paper's {rates[0]} and {rates[1]} are used"]
+        way = str(recorded.get(f"{level}2{level}_sim_module"))
+        if way == "Max":
+            raise DataError(
+                f"import: {file}: {level}2{level}_sim_module: Max is not supported; wanted a kind of Chamfer"
+            )
+        rates.append(SIMILARITY_MODULES.get(way, top))
+    if release != "hap-vr" or "f_topk_rate" in recorded:
+        return rates, []
+    return rates, [f"the file records no top-k rates: the paper's {rates[0]} and {rates[1]} are used"]

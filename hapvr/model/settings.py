@@ -11,7 +11,6 @@ from hapvr.model.tca.settings import TcaSettings
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.settings import Rate, Settings
 
-Pooling = Literal["chamfer", "max"]
 AttentionForm = Literal["gated", "cosine", "linear"]
 ComparatorInit = Literal["random", "identity"]
 PaddingMode = Literal["zeros", "replicate"]
@@ -38,12 +37,6 @@ class NetworkSettings(Settings):
     )
     spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
     temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
-    spatial_pooling: Pooling = Field(
-        default="chamfer", description="`max`: the largest similarity of all pairs of regions"
-    )
-    temporal_pooling: Pooling = Field(
-        default="chamfer", description="`max`: the largest similarity of all pairs of frames"
-    )
     attention: bool = Field(default=True, description="weigh regions")
     attention_form: AttentionForm = Field(
         default="gated",
@@ -82,12 +75,12 @@ class NetworkSettings(Settings):
     @property
     def spatial(self) -> dict[str, Any]:
         """Arguments of `frame_similarity`."""
-        return {"rate": self.spatial_rate, "pooling": self.spatial_pooling, "symmetric": self.symmetric_chamfer}
+        return {"rate": self.spatial_rate, "symmetric": self.symmetric_chamfer}
 
     @property
     def temporal(self) -> dict[str, Any]:
         """Arguments of `chamfer` on refined similarities."""
-        return {"rate": self.temporal_rate, "pooling": self.temporal_pooling, "symmetric": self.symmetric_chamfer}
+        return {"rate": self.temporal_rate, "symmetric": self.symmetric_chamfer}
 
     def scoring(self) -> dict[str, Any]:
         """The settings that decide a score, as values of JSON. How weights are drawn is left out."""

@@ -16,8 +16,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.model.settings import Pooling
-
 MAX_CHUNK_ELEMENTS = 2**25
 """Region similarities held at once: 128 MiB in float32."""
 
@@ -76,25 +74,21 @@ def chamfer(
     similarity: Tensor,
     *,
     rate: float = 0.0,
-    pooling: Pooling = "chamfer",
     symmetric: bool = False,
     row_mask: Tensor | None = None,
     column_mask: Tensor | None = None,
 ) -> Tensor:
     """TopK-Chamfer (HAP-VR Eq. 3 and 5): per row the mean of the K largest columns, then the mean over rows.
 
-    similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. pooling: "max" takes the largest of all
-    entries instead. symmetric: the mean of both directions, each with the same rate (ViSiL's symmetric Chamfer). Returns
-    [...].
+    similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. symmetric: the mean of both directions, each
+    with the same rate (ViSiL's symmetric Chamfer). Returns [...].
     """
-    if symmetric and pooling == "chamfer":
+    if symmetric:
         forth = chamfer(similarity, rate=rate, row_mask=row_mask, column_mask=column_mask)
         back = chamfer(similarity.transpose(-1, -2), rate=rate, row_mask=column_mask, column_mask=row_mask)
         return (forth + back) / 2
     columns = None if column_mask is None else column_mask.unsqueeze(-2)
-    best = topk_mean(similarity, rate=0.0 if pooling == "max" else rate, mask=columns)
-    if pooling == "max":
-        return topk_mean(best, rate=0.0, mask=row_mask)
+    best = topk_mean(similarity, rate=rate, mask=columns)
     return topk_mean(best, rate=1.0) if row_mask is None else _masked_mean(best, row_mask)
 
 
@@ -108,7 +102,6 @@ def frame_similarity(
     reference: Tensor,
     *,
     rate: float,
-    pooling: Pooling = "chamfer",
     symmetric: bool = False,
     max_chunk_elements: int = MAX_CHUNK_ELEMENTS,
 ) -> Tensor:
@@ -119,18 +112,16 @@ def frame_similarity(
     query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
     """
     frames = query.flatten(0, 1)
-    options: dict[str, Any] = {"rate": rate, "pooling": pooling, "symmetric": symmetric}
-    if query is reference and not _keeps_many(frames, rate, pooling):
-        flat = _self_frame_similarity(frames, max_chunk_elements=max_chunk_elements, **options)
+    options: dict[str, Any] = {"rate": rate, "symmetric": symmetric, "max_chunk_elements": max_chunk_elements}
+    if query is reference and not _keeps_many(frames, rate):
+        flat = _self_frame_similarity(frames, **options)
     else:
-        flat = packed_frame_similarity(
-            frames, reference.flatten(0, 1), max_chunk_elements=max_chunk_elements, **options
-        )
+        flat = packed_frame_similarity(frames, reference.flatten(0, 1), **options)
     return flat.view(*query.shape[:2], *reference.shape[:2]).transpose(1, 2)
 
 
 def packed_frame_similarity(
-    query: Tensor, reference: Tensor, *, rate: float, pooling: Pooling, symmetric: bool, max_chunk_elements: int
+    query: Tensor, reference: Tensor, *, rate: float, symmetric: bool, max_chunk_elements: int
 ) -> Tensor:
     """`frame_similarity` of frames [n, R, D] and [m, R', D] of any videos one after the other: [n, m]."""
     regions, other_regions, dims = query.shape[1], *reference.shape[1:]
@@ -139,19 +130,19 @@ def packed_frame_similarity(
 
     def similarity_of(chunk: Tensor) -> Tensor:
         products = multiply(chunk.reshape(-1, dims)).view(len(chunk), regions, other_regions, -1)
-        return reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
+        return reduce_regions(products, rate=rate, symmetric=symmetric)
 
     chunks = torch.split(query, step)
-    if len(chunks) > 1 and torch.is_grad_enabled() and _keeps_many(reference, rate, pooling):
+    if len(chunks) > 1 and torch.is_grad_enabled() and _keeps_many(reference, rate):
         rows = [checkpoint(similarity_of, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
     else:
         rows = [similarity_of(chunk) for chunk in chunks]
     return torch.cat(rows) if len(rows) > 1 else rows[0]
 
 
-def _keeps_many(reference: Tensor, rate: float, pooling: Pooling) -> bool:
+def _keeps_many(reference: Tensor, rate: float) -> bool:
     """Whether top-k keeps K > 1 indices per row for the backward pass: as large as the products, so computed again."""
-    return pooling == "chamfer" and 1 < topk_count(rate, reference.shape[1]) < reference.shape[1]
+    return 1 < topk_count(rate, reference.shape[1]) < reference.shape[1]
 
 
 def _regions_first(frames: Tensor) -> Tensor:
@@ -198,9 +189,7 @@ class _PackedProduct(torch.autograd.Function):
         return of_rows, of_right, None
 
 
-def _self_frame_similarity(
-    frames: Tensor, *, rate: float, pooling: Pooling, symmetric: bool, max_chunk_elements: int
-) -> Tensor:
+def _self_frame_similarity(frames: Tensor, *, rate: float, symmetric: bool, max_chunk_elements: int) -> Tensor:
     _, regions, dims = frames.shape
     most = max(math.isqrt(max_chunk_elements) // regions, 1)
     blocks = torch.split(frames, min(most, MAX_BLOCK_FRAMES.get(frames.device.type, most)))
@@ -209,17 +198,14 @@ def _self_frame_similarity(
         multiply = _product_with(_regions_first(reference), num_rows=len(blocks[0]) * regions)
         for i, query in enumerate(blocks[: j + 1]):
             products = multiply(query.reshape(-1, dims)).view(len(query), regions, regions, -1)
-            found[i][j] = reduce_regions(products, rate=rate, pooling=pooling, symmetric=symmetric)
+            found[i][j] = reduce_regions(products, rate=rate, symmetric=symmetric)
             if i < j:
-                one_sided = pooling == "chamfer" and not symmetric
-                found[j][i] = (_mean_of_best(products, rate=rate, dim=1) if one_sided else found[i][j]).T
+                found[j][i] = (found[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)).T
     return torch.cat([torch.cat(row, dim=1) for row in found])
 
 
-def reduce_regions(products: Tensor, *, rate: float, pooling: Pooling, symmetric: bool) -> Tensor:
+def reduce_regions(products: Tensor, *, rate: float, symmetric: bool) -> Tensor:
     """`chamfer` over dimensions 1 and 2: [n, R, R', m] -> [n, m] in float32 or wider, as rounding means changes rankings."""
-    if pooling == "max":
-        return _largest(products.flatten(1, 2), 1).to(torch.promote_types(products.dtype, torch.float32))
     forth = _mean_of_best(products, rate=rate, dim=2)
     return (forth + _mean_of_best(products, rate=rate, dim=1)) / 2 if symmetric else forth
 

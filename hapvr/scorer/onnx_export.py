@@ -119,7 +119,6 @@ class FrameGraph(nn.Module):
         return reduce_regions(
             products,
             rate=self.settings.spatial_rate,
-            pooling=self.settings.spatial_pooling,
             symmetric=self.settings.symmetric_chamfer,
         )
 

@@ -112,8 +112,6 @@ class ONNXNetworks:
 
     def _chamfer(self, values: Floats, level: str) -> Floats:
         """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it."""
-        if getattr(self.settings, f"{level}_pooling") == "max":
-            return np.asarray(values.max((-2, -1)))
         rate = getattr(self.settings, f"{level}_rate")
         forth = topk_mean(values, rate).mean(-1)
         if not self.settings.symmetric_chamfer:

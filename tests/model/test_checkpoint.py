@@ -29,7 +29,7 @@ def build(*, dims: int = 16, **settings: Any) -> SimilarityNetwork:
         {},
         {"attention_form": "cosine", "symmetric": True, "spatial_rate": 0.34},
         {"attention": False, "binary_bits": 24},
-        {"attention": False, "comparator": False, "temporal_pooling": "max"},
+        {"attention": False, "comparator": False, "temporal_rate": 1.0},
     ],
 )
 def test_a_network_comes_back_equal(settings: dict[str, Any], tmp_path: Path) -> None:

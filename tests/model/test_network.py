@@ -31,7 +31,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
     "release": {"min_frames": 8},
     "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
-    "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
     "symmetric": {"symmetric": True},
 }
 

@@ -22,7 +22,6 @@ VARIANTS = {
     "symmetric chamfer": {"symmetric_chamfer": True},
     "visil": {"padding_mode": "replicate"},
     "release": {"min_frames": 8},
-    "max": {"spatial_pooling": "max", "temporal_pooling": "max"},
 }
 
 

@@ -148,12 +148,12 @@ def test_each_release_is_recognised(prefix: str, form: str, layout: str, tmp_pat
     assert set(report.tensors) == set(state)
 
 
-def test_rates_can_be_overridden_and_symmetry_is_noted(tmp_path: Path) -> None:
-    """What the caller says wins over what the file records."""
-    arguments = argparse.Namespace(f_topk_rate=0.2, v_topk_rate=0.2, symmetric=True)
+def test_recorded_rates_and_symmetry_are_taken(tmp_path: Path) -> None:
+    """An average is the rate 1; the note says where the release scores otherwise."""
+    arguments = argparse.Namespace(f2f_sim_module="Average", v_topk_rate=0.2, f_topk_rate=0.1, symmetric=True)
     torch.save({"model": released(HAP_VR), "args": arguments}, tmp_path / "model.pth")
-    network, report = import_published(tmp_path / "model.pth", spatial_rate=0.5)
-    assert (network.settings.spatial_rate, network.settings.temporal_rate) == (0.5, 0.2)
+    network, report = import_published(tmp_path / "model.pth")
+    assert (network.settings.spatial_rate, network.settings.temporal_rate) == (1.0, 0.2)
     assert network.settings.symmetric_chamfer
     assert any("falls back to 0.3" in note for note in report.notes)
 

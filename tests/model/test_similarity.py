@@ -41,7 +41,6 @@ def test_chamfer_by_hand() -> None:
     assert chamfer(similarity, rate=0.0).item() == pytest.approx(0.65)
     assert chamfer(similarity, rate=0.6).item() == pytest.approx(0.6)
     assert chamfer(similarity, rate=1.0).item() == pytest.approx(similarity.mean().item())
-    assert chamfer(similarity, pooling="max").item() == pytest.approx(0.9)
 
 
 @given(rate=RATES, rows=SIZES, columns=SIZES, symmetric=st.booleans(), seed=st.integers(0, 999))
@@ -54,17 +53,8 @@ def test_chamfer_equals_the_loop(rate: float, rows: int, columns: int, symmetric
     assert chamfer(similarity, rate=rate, symmetric=symmetric).item() == pytest.approx(expected)
 
 
-@given(
-    rate=RATES,
-    rows=SIZES,
-    columns=SIZES,
-    symmetric=st.booleans(),
-    pooling=st.sampled_from(["chamfer", "max"]),
-    seed=st.integers(0, 999),
-)
-def test_chamfer_ignores_padding(
-    rate: float, rows: int, columns: int, symmetric: bool, pooling: str, seed: int
-) -> None:
+@given(rate=RATES, rows=SIZES, columns=SIZES, symmetric=st.booleans(), seed=st.integers(0, 999))
+def test_chamfer_ignores_padding(rate: float, rows: int, columns: int, symmetric: bool, seed: int) -> None:
     """Masked rows and columns may hold anything."""
     similarity = draw(seed, shape=(3, rows, columns))
     padded = torch.full((3, 9, 8), 5.0, dtype=torch.float64)
@@ -72,25 +62,23 @@ def test_chamfer_ignores_padding(
     found = chamfer(
         padded,
         rate=rate,
-        pooling=pooling,
         symmetric=symmetric,
         row_mask=torch.arange(9) < rows,
         column_mask=torch.arange(8) < columns,
     )
-    assert_close(found, chamfer(similarity, rate=rate, pooling=pooling, symmetric=symmetric))
+    assert_close(found, chamfer(similarity, rate=rate, symmetric=symmetric))
 
 
-@pytest.mark.parametrize("pooling", ["chamfer", "max"])
 @pytest.mark.parametrize("rate", [0.0, 0.10, 0.34, 1.0])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_frame_similarity_equals_the_loop(pooling: str, rate: float, symmetric: bool) -> None:
+def test_frame_similarity_equals_the_loop(rate: float, symmetric: bool) -> None:
     """Each pair of frames by itself: the products of their regions, then Chamfer."""
     query, reference = draw("query", shape=(2, 3, 9, 5)), draw("reference", shape=(3, 4, 7, 5))
-    found = frame_similarity(query, reference, rate=rate, pooling=pooling, symmetric=symmetric)
+    found = frame_similarity(query, reference, rate=rate, symmetric=symmetric)
     assert found.shape == (2, 3, 3, 4)
     for q, n, i, j in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():
         regions = query[q, i] @ reference[n, j].T
-        expected = chamfer(regions, rate=rate, pooling=pooling, symmetric=symmetric)
+        expected = chamfer(regions, rate=rate, symmetric=symmetric)
         assert_close(found[q, n, i, j], expected)
 
 
@@ -110,7 +98,7 @@ def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "options",
-    [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}, {"rate": 0.0, "pooling": "max"}],
+    [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}],
 )
 def test_a_batch_with_itself_equals_two_batches(options: dict[str, Any], dtype: torch.dtype) -> None:
     """Half of the products give all similarities and gradients, over blocks of any size."""

@@ -65,8 +65,6 @@ def parts(**settings: Any) -> dict[str, Any]:
             "comparator": False,
             "attention": False,
             "binary_bits": 16,
-            "temporal_pooling": "max",
-            "spatial_pooling": "max",
         },
     ],
 )
