@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, needs_extras
 from hapvr.model.vvs.settings import VvsSettings
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.settings import GateConfig, Policy, Rate, SearchSettings, ServingConfig, Settings
@@ -193,7 +193,7 @@ class Config(Settings):
     data_root: str = "data"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     shard_videos: Annotated[int, Field(ge=1)] = 512
-    sources: tuple[Source, ...]
+    sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     sampling: SamplingConfig = SamplingConfig()
     download: DownloadConfig = DownloadConfig()
     backbone: BackboneConfig = BackboneConfig()
@@ -227,34 +227,31 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Config:
-        if not self.sources:
-            raise ValueError("sources: at least one is wanted")
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """What does not go together."""
+        network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            raise ValueError(
+            yield (
                 f"features.pooled is made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}; "
                 "set backbone.descriptor: regions, or features.pooled: false"
             )
-        names = [source.name for source in self.sources]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise ValueError(f"source names must differ, repeated: {', '.join(repeated)}")
-        lists = [one.name for one in self.watch.lists]
-        if len(set(lists)) < len(lists):
-            raise ValueError(f"watch.lists: names must differ, found {', '.join(lists)}")
-        network = self.train.network
-        if isinstance(network, VvsSettings):
-            if network.distractor_discrimination and not self.features.pooled:
-                raise ValueError(
-                    "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors; set "
-                    "features.pooled: true, or train.network.distractor_discrimination: false"
-                )
-            if not self.train.repeat_short_clips:
-                raise ValueError(
-                    "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
-                )
-        if self.evaluation.validation in self.evaluation.benchmarks:
-            raise ValueError(f"validation benchmark {self.evaluation.validation!r} must not also be a test benchmark")
-        return self
+        lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
+        for what, names in lists.items():
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                yield f"{what} names must differ, repeated: {', '.join(repeated)}"
+        if needs_extras(network) and not self.features.pooled:
+            yield (
+                "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors; set "
+                "features.pooled: true, or train.network.distractor_discrimination: false"
+            )
+        if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
+            yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
+        if validation in self.evaluation.benchmarks:
+            yield f"validation benchmark {validation!r} must not also be a test benchmark"
 
 
 def digest(*settings: Settings) -> str:

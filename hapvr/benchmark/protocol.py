@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -28,7 +27,7 @@ from hapvr.benchmark.metrics import (
     ranks_at,
 )
 from hapvr.benchmark.ranking import Judgement, Ranking, judge, rank_pairs, read_pairs
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
 
@@ -139,12 +138,10 @@ def evaluate(
     available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which
     positives leave the ground truth. None means the ids that occur in the scores.
     bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`.
-    Raises ArgumentError for a wrong policy and DataError for unusable scores. A score that is not finite is an error
+    Raises DataError for unusable scores. A score that is not finite is an error
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    if policy not in get_args(Policy):
-        raise ArgumentError(f"policy is {policy!r}; wanted one of {', '.join(get_args(Policy))}")
     pairs = read_pairs(definition, similarities)
     ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import (
-    FAILED,
     ConfigOption,
     JsonOption,
     SetOption,
     counted,
     default_collection,
     exit_codes,
-    overrides,
+    open_project,
     progress_bar,
     show,
 )
@@ -78,7 +77,7 @@ def add(
 @exit_codes
 def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Build another index from all features; the present one answers until the new one has passed its check."""
-    _update(_open(config, set_), model, rebuild=True, as_json=as_json)
+    _update(open_project(config, set_), model, rebuild=True, as_json=as_json)
 
 
 @app.command("update")
@@ -87,7 +86,7 @@ def update(
     config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False
 ) -> None:
     """Take in shards that are new or were made again, or go on with a build that was interrupted."""
-    _update(_open(config, set_), model, rebuild=False, as_json=as_json)
+    _update(open_project(config, set_), model, rebuild=False, as_json=as_json)
 
 
 @app.command("status")
@@ -97,7 +96,7 @@ def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = F
     from hapvr.data.features import collection_shards
     from hapvr.search.collection import current_index
 
-    project = _open(config, set_)
+    project = open_project(config, set_)
     current = current_index(project.root)
     held = current.open(project.root, project.config.search).status()
     finished, awaited = collection_shards(project.root)
@@ -111,12 +110,6 @@ def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = F
         *(f"awaited  {key}: its features are unfinished" for key in awaited),
     ]
     show(result, as_json=as_json, text="\n".join(lines))
-
-
-def _open(config: Path, set_: list[str] | None) -> Project:
-    from hapvr.steps.project import Project
-
-    return Project.open(config, overrides=overrides(set_))
 
 
 def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool) -> None:
@@ -148,9 +141,7 @@ def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool
             + ("the index before it keeps answering" if made.serving is not None else "it does not answer")
             + "; raise search.index.probed_lists, refine_factor or code_bits"
         )
-    show(result, as_json=as_json, text="\n".join(lines))
-    if not made.passed:
-        raise typer.Exit(FAILED)
+    show(result, as_json=as_json, text="\n".join(lines), failed=not made.passed)
 
 
 def _lines(held: IndexStatus) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hapvr.commands.terminal import ConfigOption, JsonOption, exit_codes, show
+from hapvr.commands.terminal import ConfigOption, JsonOption, exit_codes, open_project, show
 
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
@@ -35,10 +35,9 @@ def mark(
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
     from hapvr.search import marks
-    from hapvr.steps.project import Project
 
     verdict: Verdict = "match" if said is Said.match else "not_a_match"
-    made = marks.mark(Project.open(config).root, one, other, verdict)
+    made = marks.mark(open_project(config).root, one, other, verdict)
     show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
 
 
@@ -47,9 +46,8 @@ def mark(
 def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
     """Take back what was said about two videos."""
     from hapvr.search import marks
-    from hapvr.steps.project import Project
 
-    gone = marks.unmark(Project.open(config).root, one, other)
+    gone = marks.unmark(open_project(config).root, one, other)
     text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
     show({"removed": None if gone is None else asdict(gone)}, as_json=as_json, text=text)
 
@@ -59,9 +57,8 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_js
 def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks
-    from hapvr.steps.project import Project
 
-    rows = read_marks(Project.open(config).root).rows()
+    rows = read_marks(open_project(config).root).rows()
     lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
     show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
 
@@ -71,9 +68,8 @@ def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
 def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
     """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
     from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-    from hapvr.steps.project import Project
 
-    project = Project.open(config)
+    project = open_project(config)
     marked = marked_pairs(project)
     folder = write_marks_benchmark(project, marked)
     used, least = marked.suffice(project), project.config.evaluation.min_marks

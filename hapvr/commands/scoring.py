@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import FAILED, JsonOption, default_collection, exit_codes, progress_bar, show
+from hapvr.commands.terminal import JsonOption, default_collection, exit_codes, progress_bar, show
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ def score(
         "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
     }
     lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
-    show(result, as_json=as_json, text="\n".join(lines))
-    if any(row.similarity is None for row in rows):
-        raise typer.Exit(FAILED)
+    show(result, as_json=as_json, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
 def expand(names: list[str]) -> list[str]:

@@ -14,12 +14,12 @@ import typer
 
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
-    FAILED,
     ConfigOption,
     IndexModelOption,
     JsonOption,
     SetOption,
     exit_codes,
+    open_project,
     overrides,
     progress_bar,
     show,
@@ -109,9 +109,8 @@ def search(
             else:
                 export_table(answer_table(answers), part, out.suffix.lower())
     result = {"config": str(config), "queries": values}
-    show(result, as_json=as_json, text="\n".join(line for answer in answers for line in _lines(answer, every)))
-    if any(answer.error for answer in answers):
-        raise typer.Exit(FAILED)
+    text = "\n".join(line for answer in answers for line in _lines(answer, every))
+    show(result, as_json=as_json, text=text, failed=any(answer.error for answer in answers))
 
 
 @exit_codes
@@ -148,7 +147,6 @@ def duplicates(
     from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
-    from hapvr.steps.project import Project
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
     from hapvr.tables import export_table
 
@@ -162,7 +160,7 @@ def duplicates(
         firsts, seconds = ([name for name in ids if name.startswith(begin)] for begin in (one, other))
         return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
 
-    project = Project.open(config, overrides=overrides(set_))
+    project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     calibration, warnings = searcher.scorer.calibration, list(searcher.warnings)
     if calibration is None:
@@ -202,12 +200,11 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     """
     from hapvr.errors import ConfigError
     from hapvr.steps.alerts import deliver_alerts
-    from hapvr.steps.project import Project
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
     from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
 
-    project = Project.open(config, overrides=overrides(set_))
+    project = open_project(config, set_)
     if not project.config.watch.lists:
         raise ConfigError("watch.lists: the configuration has none; see docs/search.md, section watch lists")
     keys = list(unwatched_shards(project))
@@ -234,9 +231,8 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
         refused = "; none of a model with random weights is posted" if warning else ""
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}{refused}")
     posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
-    show({"shards": keys, "matches": rows, "failed": failed, **posted}, as_json=as_json, text="\n".join(lines))
-    if failed or delivery.problem:
-        raise typer.Exit(FAILED)
+    result = {"shards": keys, "matches": rows, "failed": failed, **posted}
+    show(result, as_json=as_json, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 
 @exit_codes
@@ -253,9 +249,8 @@ def serve(
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed first."""
     from hapvr.serving.server import Server
-    from hapvr.steps.project import Project
 
-    project = Project.open(config, overrides=overrides(set_))
+    project = open_project(config, set_)
     server = Server(project, host=host, port=port, allow_remote=allow_remote, model=model)
     show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
     server.run()

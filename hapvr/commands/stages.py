@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import (
-    FAILED,
     ConfigOption,
     JsonOption,
     SetOption,
     data_root,
     exit_codes,
-    overrides,
+    open_project,
     progress_bar,
     say,
     show,
@@ -56,7 +55,7 @@ def run(
         raise ArgumentError(f"{step!r:.80} is not a step of the chain; the steps are {', '.join(CHAIN)}")
     if step == "similarity_model":
         raise ArgumentError("use `hapvr train`, which names the run")
-    _show_rows(_run_steps(_open(config, set_), [step], shard), as_json)
+    _show_rows(_run_steps(open_project(config, set_), [step], shard), as_json)
 
 
 @exit_codes
@@ -72,14 +71,12 @@ def status(
     from hapvr.health import health
     from hapvr.steps.alerts import deliver_alerts, tell
 
-    project = _open(config, set_)
+    project = open_project(config, set_)
     found = health(project)
     if post:
         tell(project, *found.concerns)
         deliver_alerts(project)
-    show(found.to_json(), as_json=as_json, text="\n".join(found.lines()))
-    if found.concerns:
-        raise typer.Exit(FAILED)
+    show(found.to_json(), as_json=as_json, text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
 @exit_codes
@@ -93,7 +90,7 @@ def download(
     """Read the sources into the manifest, fetch what is remote, and inspect every file."""
     from hapvr.chain import CHAIN
 
-    project = _open(config, set_)
+    project = open_project(config, set_)
     with progress_bar("sources") as progress:
         CHAIN["video_manifest"].run(project, progress=progress)
     _show_rows(_run_steps(project, ["videos"], shard, retry_failed=retry_failed), as_json)
@@ -108,7 +105,7 @@ def sample(
     as_json: JsonOption = False,
 ) -> None:
     """Decode videos and store their sampled frames."""
-    _show_rows(_run_steps(_open(config, set_), ["frames"], shard, retry_failed=retry_failed), as_json)
+    _show_rows(_run_steps(open_project(config, set_), ["frames"], shard, retry_failed=retry_failed), as_json)
 
 
 @exit_codes
@@ -119,7 +116,7 @@ def extract(
     from hapvr.chain import CHAIN, shards_of
     from hapvr.steps.views import make_views_and_labels
 
-    project = _open(config, set_)
+    project = open_project(config, set_)
     rows = _run_steps(project, ["whitening", "features"], shard)
     for key in (key for key in shards_of(project, CHAIN["training_views"]) if not shard or key in shard):
         with progress_bar(f"training_views and pseudo_labels {key}") as progress:
@@ -142,15 +139,13 @@ def train(
     from hapvr.chain import CHAIN
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    project = _open(config, set_)
+    project = open_project(config, set_)
     if seeds > 1:
         from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
-        show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
-        if any(one.failure for one in runs):
-            raise typer.Exit(FAILED)
-        return
+        failed = any(one.failure for one in runs)
+        return show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs), failed=failed)
     result = CHAIN["similarity_model"].run(project, run=key)
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
@@ -173,25 +168,23 @@ def verify(
     from hapvr.upkeep import KINDS, verify_root
     from hapvr.upkeep import repair as make_again
 
-    if repair and config is None:
-        raise ArgumentError("--repair: give --config too, since files are made again with its settings")
-    if (root is None) == (config is None):
-        raise ArgumentError("--root and --config: give one of the two")
-    opened = _open(config, None).root if config is not None else data_root(str(root))
+    if (root is None) == (config is None) or (repair and config is None):
+        raise ArgumentError(
+            "give --root or --config; with --repair --config, since files are made again with its settings"
+        )
+    opened = open_project(config).root if config is not None else data_root(str(root))
     with progress_bar("files") as progress:
         checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
     if repair and config is not None:
         with progress_bar("repairs") as progress:
-            checks = make_again(_open(config, None), checks, progress=progress)
+            checks = make_again(open_project(config), checks, progress=progress)
     lines = [
         f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
         for check in checks
     ]
-    show(
-        {"data_root": opened.url, "files": [asdict(check) for check in checks]}, as_json=as_json, text="\n".join(lines)
-    )
-    if any(check.state not in ("ok", "repaired") for check in checks):
-        raise typer.Exit(FAILED)
+    failed = any(check.state not in ("ok", "repaired") for check in checks)
+    result = {"data_root": opened.url, "files": [asdict(check) for check in checks]}
+    show(result, as_json=as_json, text="\n".join(lines), failed=failed)
 
 
 @features.command("import")
@@ -227,12 +220,6 @@ def import_features(
         "sha256": settings["imported"]["sha256"],
     }
     show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
-
-
-def _open(config: Path, set_: list[str] | None) -> Project:
-    from hapvr.steps.project import Project
-
-    return Project.open(config, overrides=overrides(set_))
 
 
 def _run_steps(

@@ -19,6 +19,7 @@ from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from hapvr.data.filesystem import DataRoot
+    from hapvr.steps.project import Project
 
 FAILED = 1
 WRONG_CALL = 2
@@ -138,9 +139,11 @@ def _unforeseen(error: BaseException) -> str:
     )
 
 
-def show(result: Mapping[str, Any], *, as_json: bool, text: str) -> None:
-    """Print a result: JSON for programs, text for people."""
+def show(result: Mapping[str, Any], *, as_json: bool, text: str, failed: bool = False) -> None:
+    """Print a result: JSON for programs, text for people. failed: whether the exit code is FAILED, although there is one."""
     say(json.dumps(result, ensure_ascii=False, default=str) if as_json else text)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -164,6 +167,13 @@ def overrides(values: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
         parsed[key] = read_value(text, what=f"--set {key}:")
     return parsed
+
+
+def open_project(config: Path, set_: list[str] | None = None) -> Project:
+    """The project of a configuration, with the values of `--set`."""
+    from hapvr.steps.project import Project
+
+    return Project.open(config, overrides=overrides(set_))
 
 
 def data_root(place: str) -> DataRoot:

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError
-
 NO_VIDEO = -1
 """Stands for a video's number where there is none."""
 
@@ -42,12 +40,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def add(self, vectors: Tensor, source_ids: Tensor) -> None:
-        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n oldest, n at most K.
-
-        Raises ArgumentError for values that are not finite.
-        """
-        if not bool(vectors.isfinite().all()):
-            raise ArgumentError("bank: NaN or infinite values in the vectors that a step adds to the bank")
+        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n oldest, n at most K."""
         places = (self.pointer + torch.arange(len(vectors), device=vectors.device)) % len(self)
         self.vectors[places] = vectors.to(self.vectors.dtype)
         self.source_ids[places] = source_ids

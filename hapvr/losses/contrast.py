@@ -12,14 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError
-
 CircleForm = Literal["paper", "released"]
 
 
 def contrast_infonce(similarity: Tensor, usable: Tensor | None = None, *, temperature: float) -> Tensor:
     """-log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau)."""
-    return _first_of(_checked(similarity) / temperature, usable)
+    return _first_of(similarity / temperature, usable)
 
 
 def contrast_circle(
@@ -35,8 +33,7 @@ def contrast_circle(
     Logits are scale [1 + m - s]+ (s - 1 + m) of a positive and scale [s + m]+ (s - m) of a negative. form: `released` takes
     all columns of row 0 for positives and all columns of the other rows for negatives, as the authors' code does.
     """
-    rows = _checked(similarity)
-    constant = rows.detach()
+    rows, constant = similarity, similarity.detach()
     as_positive = scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
     as_negative = scale * (constant + margin).clamp(min=0) * (rows - margin)
     positive = torch.zeros_like(rows, dtype=torch.bool)
@@ -45,12 +42,6 @@ def contrast_circle(
     else:
         positive[:1] = True
     return _first_of(torch.where(positive, as_positive, as_negative), usable)
-
-
-def _checked(similarity: Tensor) -> Tensor:
-    if not bool(similarity.isfinite().all()):
-        raise ArgumentError("similarity: NaN or infinite values between anchors, positives and negatives")
-    return similarity
 
 
 def _first_of(logits: Tensor, usable: Tensor | None) -> Tensor:

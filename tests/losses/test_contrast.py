@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from hapvr.errors import ArgumentError
 from hapvr.losses.bank import MemoryBank, share_a_video
 from hapvr.losses.contrast import contrast_circle, contrast_infonce
 from hapvr.seeding import torch_rng
@@ -67,17 +66,6 @@ def test_what_is_left_out_changes_nothing(loss: object) -> None:
     assert given.grad is not None
     assert not given.grad[:, 3].any()
     assert float(loss(rows, torch.zeros_like(usable))) == 0
-
-
-def test_values_that_are_not_finite_are_refused() -> None:
-    """By the losses and by the bank, which keeps nothing of them."""
-    with pytest.raises(ArgumentError, match="NaN or infinite values between anchors"):
-        contrast_circle(torch.tensor([[float("nan"), 0.0]]))
-    bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
-    with pytest.raises(ArgumentError, match="NaN"):
-        bank.add(torch.full((2, 2), torch.nan), torch.zeros(2, 2, dtype=torch.int64))
-    assert int(bank.pointer) == 0
-    assert bool(bank.vectors.isfinite().all())
 
 
 def test_bank_replaces_the_oldest() -> None:

@@ -150,7 +150,7 @@ class VvsNetwork(FrameVectorNetwork):
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
         features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. dtype:
-        of the result. Returns [..., T, 1, D], 0 at padding. Raises ArgumentError as `frame_vectors` does.
+        of the result. Returns [..., T, 1, D], 0 at padding.
         """
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
@@ -180,15 +180,13 @@ class VvsNetwork(FrameVectorNetwork):
 
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
-        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]. Raises ArgumentError for
-        values that are not finite.
+        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D].
         """
         order = self._kept(regions, pooled)
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
         for i in starts:
             means[i : i + CHUNK_FRAMES] = regions[order[i : i + CHUNK_FRAMES]].float().mean(1)
-        _check_finite("regions", means)
         weights = means.new_ones(len(order))
         if self.topic is not None:
             weights = weights * self.topic(means.unsqueeze(0)).squeeze(0)
@@ -244,14 +242,8 @@ class VvsNetwork(FrameVectorNetwork):
             return doubled(every)
         assert pooled is not None  # `embed` takes it from the features
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-        _check_finite("pooled", logits)
         kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
         return doubled(kept if len(kept) else every)
-
-
-def _check_finite(name: str, values: Tensor) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise ArgumentError(f"{name}: NaN or infinite values; extract the features of this video again")
 
 
 def _video_vectors(frames: Tensor) -> Tensor:
