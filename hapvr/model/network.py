@@ -84,16 +84,26 @@ class SimilarityNetwork(VideoNetwork):
         with_itself = query is reference
         query = query.to(self._dtype)
         reference = query if with_itself else reference.to(self._dtype)
-        forth = self._compare_one_way(query, reference, query_mask, reference_mask)
-        if not self.settings.symmetric:
-            return forth
-        back = self._compare_one_way(reference, query, reference_mask, query_mask)
-        return Similarities(
-            frame=forth.frame,
-            refined=forth.refined,
-            video=(forth.video + back.video.T) / 2,
-            regularization=(forth.regularization + back.regularization) / 2,
+        # Means over frames and losses are computed in float32 or wider, also under autocast.
+        frame = frame_similarity(query, reference, **self.settings.spatial)
+        refined, overshoot = frame, frame.new_zeros(())
+        if self.comparator is not None:
+            least = self.settings.min_frames
+            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=least)
+            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=least)
+            raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
+            refined = F.hardtanh(raw)
+            overshoot = (raw - refined).abs().sum()
+            if query_mask is not None and reference_mask is not None:
+                query_mask = halve_mask(halve_mask(query_mask))
+                reference_mask = halve_mask(halve_mask(reference_mask))
+        video = chamfer(
+            refined,
+            row_mask=None if query_mask is None else query_mask[:, None],
+            column_mask=None if reference_mask is None else reference_mask[None, :],
+            **self.settings.temporal,
         )
+        return Similarities(frame=frame, refined=refined, video=video, regularization=overshoot)
 
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
@@ -117,30 +127,6 @@ class SimilarityNetwork(VideoNetwork):
         # Features come from disk in half precision and are computed in the precision of the weights. A network without
         # weights computes in float32, where sums of 512 products cannot overflow.
         return next((p.dtype for p in self.parameters()), torch.float32)
-
-    def _compare_one_way(
-        self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
-    ) -> Similarities:
-        # Means over frames and losses are computed in float32 or wider, also under autocast.
-        frame = frame_similarity(query, reference, **self.settings.spatial)
-        refined, overshoot = frame, frame.new_zeros(())
-        if self.comparator is not None:
-            least = self.settings.min_frames
-            longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=least)
-            longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=least)
-            raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
-            refined = F.hardtanh(raw)
-            overshoot = (raw - refined).abs().sum()
-            if query_mask is not None and reference_mask is not None:
-                query_mask = halve_mask(halve_mask(query_mask))
-                reference_mask = halve_mask(halve_mask(reference_mask))
-        video = chamfer(
-            refined,
-            row_mask=None if query_mask is None else query_mask[:, None],
-            column_mask=None if reference_mask is None else reference_mask[None, :],
-            **self.settings.temporal,
-        )
-        return Similarities(frame=frame, refined=refined, video=video, regularization=overshoot)
 
     @staticmethod
     def _refine(comparator: Comparator, frame: Tensor, query_mask: Mask, reference_mask: Mask) -> Tensor:

@@ -50,8 +50,7 @@ def score_packed(
     """
     limits = limits or Limits.for_device(query.frames.device)
     scorer = _Scorer(network.settings, network.comparator if comparator is None else comparator, limits)
-    scores = scorer.score(query, reference)
-    return (scores + scorer.score(reference, query).T) / 2 if network.settings.symmetric else scores
+    return scorer.score(query, reference)
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,6 @@ class NetworkSettings(Settings):
         "4: S2VS, DnS, ViSiL; 8: HAP-VR's release",
     )
     symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
-    symmetric: bool = Field(
-        default=False, description="the mean of score(q, r) and score(r, q), which differ otherwise"
-    )
 
     @model_validator(mode="after")
     def _check(self) -> NetworkSettings:

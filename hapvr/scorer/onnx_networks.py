@@ -89,10 +89,7 @@ class ONNXNetworks:
         return np.array([self._similarity(query, reference) for reference in references], np.float32)
 
     def _similarity(self, query: Floats, reference: Floats) -> float:
-        ways = [(query, reference), (reference, query)] if self.settings.symmetric else [(query, reference)]
-        return sum(float(self._chamfer(self.refined(self.frame_similarity(*way)), "temporal")) for way in ways) / len(
-            ways
-        )
+        return float(self._chamfer(self.refined(self.frame_similarity(query, reference)), "temporal"))
 
     def refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""

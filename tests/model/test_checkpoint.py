@@ -27,7 +27,7 @@ def build(*, dims: int = 16, **settings: Any) -> SimilarityNetwork:
     "settings",
     [
         {},
-        {"attention_form": "cosine", "symmetric": True, "spatial_rate": 0.34},
+        {"attention_form": "cosine", "symmetric_chamfer": True, "spatial_rate": 0.34},
         {"attention": False, "binary_bits": 24},
         {"attention": False, "comparator": False, "temporal_rate": 1.0},
     ],

@@ -31,7 +31,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
     "release": {"min_frames": 8},
     "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
-    "symmetric": {"symmetric": True},
 }
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -103,20 +102,6 @@ def test_a_short_clip_scores_as_its_repetition(variant: str, num_frames: int) ->
         repeated = torch.cat([repeated, repeated], 1)
     assert_close(network.score(short, reference), network.score(repeated, reference))
     assert_close(network.score(reference, short), network.score(reference, repeated))
-
-
-def test_symmetric_scores_are_symmetric_and_the_mean_of_both() -> None:
-    """Plain scores are not; the rates are honoured in both directions."""
-    options = {"spatial_rate": 0.34, "temporal_rate": 0.5}
-    plain = SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng("symmetric")).eval()
-    symmetric = SimilarityNetwork(NetworkSettings(**options, symmetric=True), dims=DIMS).eval()
-    symmetric.load_state_dict(plain.state_dict())
-    query = plain.embed(clips("query", num_videos=2, num_frames=9))
-    reference = plain.embed(clips("reference", num_videos=3, num_frames=12))
-    forth, back = plain.score(query, reference), plain.score(reference, query)
-    assert (forth - back.T).abs().max() > 1e-4
-    assert_close(symmetric.score(query, reference), (forth + back.T) / 2)
-    assert_close(symmetric.score(query, reference), symmetric.score(reference, query).T)
 
 
 def test_binary_codes_score_by_hamming_distance() -> None:

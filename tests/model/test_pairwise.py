@@ -18,7 +18,6 @@ VARIANTS = {
     "hapvr": {},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.25},
     "frozen features": {"attention": False, "comparator": False},
-    "symmetric": {"symmetric": True},
     "symmetric chamfer": {"symmetric_chamfer": True},
     "visil": {"padding_mode": "replicate"},
     "release": {"min_frames": 8},

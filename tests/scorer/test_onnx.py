@@ -53,7 +53,6 @@ def parts(**settings: Any) -> dict[str, Any]:
     [
         {},
         {
-            "symmetric": True,
             "symmetric_chamfer": True,
             "padding_mode": "replicate",
             "attention_form": "cosine",
