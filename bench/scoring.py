@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.table import ratio, show, take_turns
+from hapvr.model.clips import Limits, PackedVideos
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng

@@ -34,8 +34,7 @@ from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
-from hapvr.train.families import build_network
-from hapvr.train.similarity import TrainingModule
+from hapvr.train.families import TrainingModule, build_network
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20

@@ -19,11 +19,11 @@ from hapvr import __version__
 from hapvr.commands import terminal
 
 VERBS = {
-    "benchmarks": "benchmarks:app",
+    "benchmarks": "evaluation:app",
     "features": "stages:features",
     "index": "index:app",
     "models": "models:app",
-    "pairs": "pairs:app",
+    "pairs": "scoring:app",
     "score": "scoring:score",
     "search": "search:search",
     "duplicates": "search:duplicates",

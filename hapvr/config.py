@@ -14,8 +14,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, needs_extras
-from hapvr.model.vvs.settings import VvsSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.settings import GateConfig, Policy, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName

@@ -24,8 +24,8 @@ from torch import Tensor
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
+from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
-from hapvr.model.packed import Limits
 from hapvr.tables import TABLE_ERRORS
 
 PLAN_KEY = b"hapvr.scoring_plan"

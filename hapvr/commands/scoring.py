@@ -1,20 +1,31 @@
-"""`hapvr score`, and where models come from."""
+"""`hapvr score`, where models come from, and `hapvr pairs`: what people know about pairs, which searches respect."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import JsonOption, default_collection, exit_codes, progress_bar, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    JsonOption,
+    default_collection,
+    exit_codes,
+    open_project,
+    progress_bar,
+    show,
+)
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
     from hapvr.scorer.scorer import PairScore, VideoScorer
+    from hapvr.search.marks import Verdict
+
 
 DEFAULT_MODEL = "models:/hapvr@champion"
 DEFAULT_TRACKING = ""
@@ -197,3 +208,71 @@ def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
     from hapvr.scorer.bundle import load_bundle
 
     return load_bundle(folder, device="auto")
+
+
+app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
+VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
+
+
+class Said(StrEnum):
+    """What can be said about a pair."""
+
+    match = "match"
+    not_a_match = "not-a-match"
+
+
+@app.command("mark")
+@exit_codes
+def mark(
+    one: VideoArgument,
+    other: VideoArgument,
+    said: Annotated[Said, typer.Argument(help="Whether the two show the same footage.")],
+    config: ConfigOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
+    from hapvr.search import marks
+
+    verdict: Verdict = "match" if said is Said.match else "not_a_match"
+    made = marks.mark(open_project(config).root, one, other, verdict)
+    show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
+
+
+@app.command("unmark")
+@exit_codes
+def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Take back what was said about two videos."""
+    from hapvr.search import marks
+
+    gone = marks.unmark(open_project(config).root, one, other)
+    text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
+    show({"removed": None if gone is None else asdict(gone)}, as_json=as_json, text=text)
+
+
+@app.command("list")
+@exit_codes
+def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """All marks, the oldest first, with the names that the videos had then."""
+    from hapvr.search.marks import read_marks
+
+    rows = read_marks(open_project(config).root).rows()
+    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
+    show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
+
+
+@app.command("benchmark")
+@exit_codes
+def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
+    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
+    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
+
+    project = open_project(config)
+    marked = marked_pairs(project)
+    folder = write_marks_benchmark(project, marked)
+    used, least = marked.suffice(project), project.config.evaluation.min_marks
+    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
+    text = (
+        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
+        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
+    )
+    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)

@@ -1,20 +1,57 @@
-"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15)."""
+"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), and the ranking losses by name."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from hapvr.errors import ConfigError
+from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
 from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.registry import ranking_loss
+from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
+from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.rows import count_rows_without_positives, without_self
-from hapvr.losses.settings import ObjectiveSettings, Option
+from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
 from hapvr.model.similarity import to_unit_interval
+
+RankingLoss = Callable[..., Tensor]
+"""Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
+
+RANKING_LOSSES: Mapping[LossName, RankingLoss] = {
+    "mae": mean_absolute_error,
+    "mse": mean_squared_error,
+    "contrastive": contrastive,
+    "triplet": triplet,
+    "circle": circle,
+    "fast_ap": fast_ap,
+    "dir": quantized_ap,
+    "blackbox_ap": blackbox_ap,
+    "smooth_ap": smooth_ap,
+    "quadlinear_ap": quadlinear_ap,
+}
+"""The rows of HAP-VR Table 2."""
+
+
+def ranking_loss(name: LossName, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name with its options set. Raises ConfigError for an option that it does not have."""
+    allowed = loss_options(name)
+    if unknown := sorted(options.keys() - allowed.keys()):
+        raise ConfigError(f"{name}: unknown option {', '.join(unknown)}; allowed are {', '.join(allowed) or 'none'}")
+    return partial(RANKING_LOSSES[name], **options)
+
+
+def loss_options(name: LossName) -> dict[str, object]:
+    """The options of a registered loss and their defaults."""
+    parameters = inspect.signature(RANKING_LOSSES[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
 
 FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
 """HAP-VR's options of quadlinear_ap at frame level, where they differ from the function's own."""

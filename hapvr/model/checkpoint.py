@@ -16,8 +16,7 @@ from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import write_atomic
 from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
 from hapvr.model.family import VideoNetwork
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
-from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
 
 MAX_MISMATCHES = 10
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Mask, check_clips
-from hapvr.model.packed import Limits, PackedVideos
+from hapvr.model.clips import Limits, Mask, PackedVideos, check_clips
 from hapvr.model.settings import AnyNetworkSettings
 
 PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.model.clips import Mask, halve_mask, pad_to_min_frames
+from hapvr.model.clips import Limits, Mask, halve_mask, pad_to_min_frames
 from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
-from hapvr.model.packed import Limits
 from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer, frame_similarity

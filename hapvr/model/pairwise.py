@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.model.clips import Mask, halve_mask, pad_to_min_frames
+from hapvr.model.clips import Limits, Mask, PackedVideos, halve_mask, pad_to_min_frames
 from hapvr.model.layers import Comparator
-from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
 from hapvr.model.similarity import chamfer, packed_frame_similarity
 

@@ -1,4 +1,4 @@
-"""Settings of the similarity network, and which families there are."""
+"""Settings of the networks of all families."""
 
 from __future__ import annotations
 
@@ -7,9 +7,104 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from hapvr.model.tca.settings import TcaSettings
-from hapvr.model.vvs.settings import VvsSettings
 from hapvr.settings import Rate, Settings
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Width = Annotated[int, Field(ge=1)]
+
+
+class DistractorSettings(Settings):
+    """Easy distractor elimination: which frames carry no content."""
+
+    hidden: tuple[Width, Width] = Field(default=(960, 240), description="widths of the two hidden layers")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    temperature: Positive = 1.0
+
+
+class SaliencySettings(Settings):
+    """Suppression weights from the self-similarities of neighbouring frames."""
+
+    width: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
+        default=128, description="channels of the bottleneck; the encoder has four times as many, in 8 heads"
+    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    temperature: Positive = 1.0
+    label_rule: Literal["clipped", "plain"] = Field(
+        default="clipped",
+        description="a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`, the "
+        "release), or above the mean of the raw ones (`plain`, the paper)",
+    )
+
+
+class TopicSettings(Settings):
+    """Suppression weights from how near a frame is to the whole video."""
+
+    temperature: Positive = 512.0
+    initial: Literal["topic", "constant"] = Field(
+        default="topic", description="state that is refined: similarity to the video's mean, or 0.5"
+    )
+    refine: bool = Field(default=True, description="false: the initial state is the weight")
+    hierarchy: bool = Field(default=True, description="the last layer sees all layers; false: only the last but one")
+
+
+class VvsSettings(Settings):
+    """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
+
+    family: Literal["vvs"] = "vvs"
+    distractor_discrimination: bool = Field(
+        default=True, description="drop frames without content; needs pooled vectors"
+    )
+    temporal_saliency: bool = True
+    topic_guidance: bool = True
+    distractor: DistractorSettings = DistractorSettings()
+    saliency: SaliencySettings = SaliencySettings()
+    topic: TopicSettings = TopicSettings()
+    injected_rates: tuple[Rate, Rate] = Field(
+        default=(0.2, 0.5), description="fewest and most distractor frames that training inserts, as a part of the clip"
+    )
+    max_magnitude: Positive | None = Field(
+        default=None,
+        description="frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 % of a batch's "
+        "frames with the smallest magnitude",
+    )
+    frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
+
+    def scoring(self) -> dict[str, Any]:
+        """The settings that decide an embedding, as values of JSON. What only training uses is left out."""
+        unused: dict[str, Any] = {"distractor": {"dropout"}, "saliency": {"dropout", "label_rule"}}
+        unused |= {"injected_rates": True, "max_magnitude": True, "frame_loss": True}
+        return self.model_dump(mode="json", exclude=unused)
+
+
+class TcaSettings(Settings):
+    """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
+
+    family: Literal["tca"] = "tca"
+    layers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="encoder layers; they start with equal weights"
+    )
+    heads: Annotated[int, Field(ge=1)] = Field(default=8, description="must divide the values per region")
+    feedforward: Annotated[int, Field(ge=1)] = 2048
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.5, description="in training; 0.5: the paper, 0.2: its release"
+    )
+    level: Literal["video", "frame"] = Field(
+        default="video",
+        description="what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity of their "
+        "frames (TCA_f); the weights are the same",
+    )
+    symmetric_chamfer: bool = Field(default=False, description="level `frame`: the mean of both directions (TCA_sym)")
+
+    @model_validator(mode="after")
+    def _check(self) -> TcaSettings:
+        if self.level == "video" and self.symmetric_chamfer:
+            raise ValueError("symmetric_chamfer compares frames: set level: frame, or leave it out")
+        return self
+
+    def scoring(self) -> dict[str, Any]:
+        """The settings that decide a score, as values of JSON. Dropout is left out."""
+        return self.model_dump(mode="json", exclude={"dropout"})
+
 
 AttentionForm = Literal["gated", "cosine", "linear"]
 ComparatorInit = Literal["random", "identity"]

@@ -23,8 +23,8 @@ from hapvr import __version__
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import load_network
+from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
-from hapvr.model.packed import Limits
 from hapvr.networks.backbone import Backbone, load_backbone, stored_backbone
 from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.settings import BackboneConfig

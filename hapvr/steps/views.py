@@ -39,8 +39,7 @@ from hapvr.networks.extract import (
     separate_extras,
     teacher_embedder,
 )
-from hapvr.networks.pseudo import pseudo_labels
-from hapvr.networks.teacher import load_teacher
+from hapvr.networks.teacher import load_teacher, pseudo_labels
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress

@@ -15,7 +15,7 @@ from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
-from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")

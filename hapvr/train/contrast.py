@@ -9,8 +9,7 @@ from torch import Tensor
 
 from hapvr.config import TrainConfig
 from hapvr.errors import ConfigError
-from hapvr.losses.bank import MemoryBank
-from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
 from hapvr.model.tca.network import ContextNetwork, video_vectors

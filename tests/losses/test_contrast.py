@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from hapvr.losses.bank import MemoryBank, share_a_video
-from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce, share_a_video
 from hapvr.seeding import torch_rng
 
 

@@ -15,8 +15,8 @@ from hapvr.losses.quadlinear import quadlinear_ap
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
-from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
+from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import video_pair_labels
 

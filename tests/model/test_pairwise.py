@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hapvr.model.clips import Limits, PackedVideos
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.packed import Limits, PackedVideos
 from hapvr.model.pairwise import refine_in_strips, score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng

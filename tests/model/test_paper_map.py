@@ -11,8 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from hapvr.config import Config
-from hapvr.losses.objective import FRAME_OPTIONS
-from hapvr.losses.registry import RANKING_LOSSES, loss_options
+from hapvr.losses.objective import FRAME_OPTIONS, RANKING_LOSSES, loss_options
 
 CHECKOUT = Path(__file__).parents[2]
 TEXT = (CHECKOUT / "docs" / "paper_map.md").read_text(encoding="utf-8")

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.model.clips import PackedVideos
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.packed import PackedVideos
 from hapvr.model.pairwise import score_packed
 from hapvr.model.published import import_pca, import_published
 from hapvr.model.settings import NetworkSettings

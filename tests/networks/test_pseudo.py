@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.networks.pseudo import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
+from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 
 

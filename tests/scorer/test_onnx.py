@@ -16,8 +16,7 @@ from torch.nn import functional as F
 from hapvr.errors import DataError, MissingPartError
 from hapvr.model.checkpoint import build_family
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
-from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.settings import NetworkSettings, TcaSettings
 from hapvr.networks.backbone import center_crop as torch_crop
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening

@@ -15,9 +15,7 @@ from torch import Tensor
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import build_family, save_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings
-from hapvr.model.tca.settings import TcaSettings
-from hapvr.model.vvs.settings import VvsSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings, VvsSettings
 from hapvr.networks.backbone import center_crop, load_backbone
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.model.frame_extras import FrameExtras, join_extras
-from hapvr.networks.pseudo import pseudo_labels
+from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.families import build_network, build_training

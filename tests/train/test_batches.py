@@ -29,10 +29,9 @@ from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
 from hapvr.train.batch import Batch, BatchSampler, video_pair_labels
 from hapvr.train.cached_views import CachedViews
-from hapvr.train.families import build_network
+from hapvr.train.families import TrainingModule, build_network
 from hapvr.train.loop import open_source
 from hapvr.train.online_views import OnlineViews
-from hapvr.train.similarity import TrainingModule
 from tests.train.runs import cached_views, with_train
 
 

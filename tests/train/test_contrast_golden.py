@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hapvr.losses.bank import MemoryBank
-from hapvr.losses.contrast import contrast_circle, contrast_infonce
+from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.tca.network import ContextNetwork, video_vectors
 from hapvr.train.contrast import contrast_loss, follow

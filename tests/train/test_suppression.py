@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
+from hapvr.model.settings import VvsSettings
 from hapvr.model.vvs.network import VvsNetwork
-from hapvr.model.vvs.settings import VvsSettings
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
 from hapvr.train.run_folder import list_checkpoints, read_history

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Mask
+from hapvr.model.clips import Limits, Mask, PackedVideos
 from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.packed import Limits, PackedVideos
-from hapvr.model.settings import NetworkSettings
-from hapvr.model.tca.settings import TcaSettings
+from hapvr.model.settings import NetworkSettings, TcaSettings
 
 
 class ContextNetwork(FrameVectorNetwork):

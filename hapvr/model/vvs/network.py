@@ -10,15 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Mask, pad_to_min_frames
+from hapvr.model.clips import Mask, PackedVideos, pad_to_min_frames
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
-from hapvr.model.packed import PackedVideos
-from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
+from hapvr.model.settings import COMPARATOR_STEP, DistractorSettings, NetworkSettings, TopicSettings, VvsSettings
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
-from hapvr.model.vvs.settings import DistractorSettings, TopicSettings, VvsSettings
 
 CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hapvr.model.vvs.settings import VvsSettings
+from hapvr.model.settings import VvsSettings
 
 NETWORKS = {"tsm_tgm_model": "swg", "ddm_model": "ddm"}
 """The two networks of a file, and how they are called here: suppression weights and distractor network."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.vvs.settings import SaliencySettings
+from hapvr.model.settings import SaliencySettings
 
 EXPANSION, HEADS = 4, 8
 REACH = 2

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hapvr.model.settings import TcaSettings
 from hapvr.model.tca.network import ContextNetwork
-from hapvr.model.tca.settings import TcaSettings
 from tests.conftest import GOLDEN
 
 Arrays = dict[str, Tensor]

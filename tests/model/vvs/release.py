@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.model.settings import VvsSettings
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.published import PREFIXES, RENAMED, own_name
-from hapvr.model.vvs.settings import VvsSettings
 
 Golden = dict[str, Tensor]
 

@@ -15,11 +15,11 @@ from hapvr.losses.suppression import (
     saliency_loss,
     video_triplet,
 )
+from hapvr.model.settings import VvsSettings
 from hapvr.model.similarity import chamfer, frame_similarity
-from hapvr.model.vvs.injection import block_injection
 from hapvr.model.vvs.network import VvsNetwork, doubled
 from hapvr.model.vvs.published import own_name
-from hapvr.model.vvs.settings import VvsSettings
+from hapvr.train.suppression import block_injection
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 from tests.model.vvs.release import Golden

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from hapvr.model.settings import SaliencySettings, VvsSettings
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
-from hapvr.model.vvs.settings import SaliencySettings, VvsSettings
 
 DIMS, POOLED_DIMS = 7, 11
 
