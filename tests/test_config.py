@@ -36,7 +36,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             {"features": {"pooled": True}, "backbone": {"descriptor": "imac"}},
             "features.pooled is made from the nine regions of a frame, and backbone.descriptor is imac",
         ),
-        ({"sources": []}, "sources: .*at least 1 item"),
+        ({"sources": []}, "sources: Tuple should have at least 1 item"),
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
         ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),
         ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),

@@ -75,10 +75,12 @@ def evaluate(
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.errors import ArgumentError
 
-    if (features is None) != (model is None) or (features is None) == (similarities is None):
-        raise ArgumentError("wanted --similarities FILE, or both --features DIR and --model MODEL")
-    if similarities is not None and (out or normalize or segments):
-        raise ArgumentError("--out, --normalize, --segments: wanted with --features DIR and --model MODEL")
+    scoring = (features, model, out, normalize, segments or None)
+    if any(scoring) if similarities is not None else features is None or model is None:
+        raise ArgumentError(
+            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out, --normalize and "
+            "--segments go"
+        )
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = None if available is None else _video_ids(available, definition)
     scored: dict[str, Path | pl.DataFrame] = {}

@@ -51,10 +51,10 @@ def run(
     """Make what one step of the chain lacks, for all shards or for those that are named."""
     from hapvr.chain import CHAIN
 
-    if step not in CHAIN:
-        raise ArgumentError(f"{step!r:.80} is not a step of the chain; the steps are {', '.join(CHAIN)}")
-    if step == "similarity_model":
-        raise ArgumentError("use `hapvr train`, which names the run")
+    if step not in CHAIN or step == "similarity_model":
+        raise ArgumentError(
+            f"{step!r:.80} is not a step that runs here; the steps are {', '.join(CHAIN)}; `hapvr train` trains"
+        )
     _show_rows(_run_steps(open_project(config, set_), [step], shard), as_json)
 
 

@@ -106,20 +106,14 @@ class FeatureStore:
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
-        self._settings = dict(self._shards[0].require({}).settings) if self._shards else {}
+        self.settings: dict[str, Any] = dict(self._shards[0].require({}).settings) if self._shards else {}
+        """What the features were made with; empty without shards."""
         self._shard_of: dict[str, Shard] = {}
         self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
         for shard in self._shards:
             index = shard.read()
-            shard.require(dict.fromkeys(index.provenance.settings) | self._settings)  # the union of both settings
+            shard.require(dict.fromkeys(index.provenance.settings) | self.settings)  # the union of both settings
             self._shard_of |= dict.fromkeys(index.places(), shard)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the features were made with. Raises DataError if there are no shards."""
-        if not self._shards:
-            raise DataError("storage: no shard of features was asked for; see the sources of the configuration")
-        return self._settings
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
@@ -149,7 +143,7 @@ class FeatureStore:
         """A process may open about a thousand files, and a collection may have more shards."""
         place = (shard.key, extras)
         if place not in self._files:
-            shard.require(self._settings)  # it may have been made again since
+            shard.require(self.settings)  # it may have been made again since
             if len(self._files) == MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             self._files[place] = FeatureFile(shard, extras=extras)

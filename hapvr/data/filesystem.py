@@ -100,12 +100,9 @@ class DataRoot:
 
     def open(self, name: str) -> Any:
         """A random access file to read. Raises DataError where it does not exist."""
-        with self._naming(f"{name} cannot be read", hint="Correct its permissions or the connection"):
-            try:
-                return self.filesystem.open_input_file(self.path(name))
-            except FileNotFoundError:
-                problem = f"storage: {name} is not below {self.url}; run the step that makes it first"
-                raise DataError(problem) from None
+        hint = "Run the step that makes it first, or correct its permissions or the connection"
+        with self._naming(f"{name} cannot be read", hint=hint):
+            return self.filesystem.open_input_file(self.path(name))
 
     @contextmanager
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:

@@ -191,13 +191,12 @@ def import_pca(file: Path, *, dims: int | None = None) -> PublishedPca:
     found = [arrays.get(name) if isinstance(arrays, Mapping) else None for name in ("mean", "d", "V")]
     mean, values, vectors = (part.double() if isinstance(part, Tensor) else torch.empty(0, 0, 0) for part in found)
     mean = mean.flatten()
-    if values.ndim != 1 or vectors.shape != (len(mean), len(values)):
+    fits = values.ndim == 1 and vectors.shape == (len(mean), len(values)) and not (eps == 0 and (values <= 0).any())
+    if not fits or not all(tensor.isfinite().all() for tensor in (mean, values, vectors)):
         shapes = ", ".join(str(tuple(part.shape) if isinstance(part, Tensor) else "none") for part in found)
-        raise DataError(f"import: {file}: wanted mean [C], d [K] and V [C, K] of a PCA, got shapes {shapes}")
-    if not all(tensor.isfinite().all() for tensor in (mean, values, vectors)) or (
-        eps == 0 and bool((values <= 0).any())
-    ):
-        raise DataError(f"import: {file}: the PCA has NaN or infinite values, or variances that are not above 0")
+        raise DataError(
+            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"
+        )
     kept = len(values) if dims is None else dims
     if not 1 <= kept <= len(values):
         raise ArgumentError(f"dims: got {dims}, wanted 1 to {len(values)}, the eigenvalues in {file}")

@@ -80,15 +80,11 @@ def tracker_of(project: Project) -> Tracker:
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
     keys = training_shard_keys(read_manifest(project.root))
-    if not keys:
-        raise DataError(
-            "training: the manifest has no training videos; run `hapvr download` with a source whose split is train"
-        )
     ready = [key for key in keys if has_training_data(project, key)]
     if not ready:
         raise DataError(
             f"training: none of the {len(keys)} training shards has {' and '.join(STAGES_READ[project.config.train.source])}; "
-            "materialise them first"
+            "materialise them first, from a source whose split is train"
         )
     return ready
 

@@ -72,7 +72,7 @@ def test_every_step_names_a_function() -> None:
 def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, small_project: Project) -> None:
     """Exit 2 with the shard that is not there and the ones that are."""
     done = call("run", "nothing", "--config", small_project.folder / "config.yaml")
-    assert (done.code, "is not a step of the chain; the steps are video_manifest, videos" in done.error) == (2, True)
+    assert (done.code, "is not a step that runs here; the steps are video_manifest, videos" in done.error) == (2, True)
     done = call("sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999")
     assert done.code == 2
     assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error

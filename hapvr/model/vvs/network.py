@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError
 from hapvr.model.clips import Mask, PackedVideos, pad_to_min_frames
 from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
 from hapvr.model.frame_extras import split_extras
@@ -114,8 +113,7 @@ class VvsNetwork(FrameVectorNetwork):
     that were left out are 0.
 
     dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off.
-    generator: draws the weights and leaves torch's global generator alone; None draws from the global one. Raises
-    ArgumentError where pooled vectors are missing.
+    generator: draws the weights and leaves torch's global generator alone; None draws from the global one.
     """
 
     settings: VvsSettings
@@ -124,11 +122,6 @@ class VvsNetwork(FrameVectorNetwork):
         self, settings: VvsSettings, *, dims: int, extras_dims: int = 0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        if settings.distractor_discrimination and extras_dims < 1:
-            raise ArgumentError(
-                "vvs: distractor discrimination needs the pooled vectors of frames, and these features have none; set "
-                "features.pooled: true and make features and views again, or distractor_discrimination: false"
-            )
         self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
         self.needs_extras = settings.distractor_discrimination
         self.distractor: DistractorNetwork | None = None
