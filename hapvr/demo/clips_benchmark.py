@@ -19,8 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.stored import is_complete, write_clips
+from hapvr.benchmark.definitions.catalog import is_complete, load_definition, write_clips
 from hapvr.demo.edits import (
     ALL_EDITS,
     HARD_EDITS,

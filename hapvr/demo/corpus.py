@@ -12,7 +12,7 @@ from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 from typing import Literal
 
-from hapvr.benchmark.definitions.stored import is_complete, write_clips
+from hapvr.benchmark.definitions.catalog import is_complete, write_clips
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,

@@ -1,8 +1,13 @@
-"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), and the ranking losses by name."""
+"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), the ranking losses by name, and the base loss
+of S2VS: InfoNCE, self-similarity, hard negatives (S2VS 3.4, Eq. 1 to 3).
+
+Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape. Losses return [].
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +15,18 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
-from hapvr.losses.infonce import hard_negative, infonce, self_similarity
+from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear_ap, quantized_ap, smooth_ap
 from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
-from hapvr.losses.quadlinear import quadlinear_ap
-from hapvr.losses.rows import count_rows_without_positives, without_self
+from hapvr.losses.rows import (
+    check_similarities,
+    count_rows_without_positives,
+    mean_over_positives,
+    mean_where,
+    without_self,
+)
 from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
 from hapvr.model.similarity import to_unit_interval
@@ -142,3 +152,39 @@ class Objective:
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
         return ObjectiveOutput(total=total, terms=terms, counts=counts)
+
+
+def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
+    """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
+
+    For a square matrix, `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean
+    over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release;
+    Eq. 2 is the mean over all positive pairs, which differs if rows have different numbers of positives.
+    """
+    logits = check_similarities(similarity, labels) / temperature
+    positive, negative = labels > 0, labels < 0
+    # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
+    floor = torch.finfo(logits.dtype).min
+    negatives = logits.masked_fill(~negative, floor).logsumexp(-1, keepdim=True)
+    per_positive = F.softplus(negatives - logits)
+    return mean_where(mean_over_positives(per_positive, labels), positive.any(-1))
+
+
+def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
+    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself.
+
+    similarity: [B, B], clamped below at `floor`; labels: [B, B], read for its shape only.
+    """
+    return -check_similarities(similarity, labels).diagonal().clamp(min=floor).log().mean()
+
+
+def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
+    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of each row k.
+
+    1 - s is clamped below at `floor`. Rows without a negative are left out.
+    """
+    rows = check_similarities(similarity, labels)
+    negative = labels < 0
+    valid = negative.any(-1)
+    hardest = rows.masked_fill(~negative, -math.inf).amax(-1).masked_fill(~valid, 0)
+    return mean_where(-(1 - hardest).clamp(min=floor).log(), valid)

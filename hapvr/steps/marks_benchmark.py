@@ -15,7 +15,7 @@ from hapvr.benchmark.definition import (
     BenchmarkDefinition,
     tasks_of,
 )
-from hapvr.benchmark.definitions.stored import write_definition
+from hapvr.benchmark.definitions.catalog import write_definition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import GENERATED, VIDEOS_STAGE, read_manifest

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.losses import rows
-from hapvr.losses.average_precision import blackbox_ap, fast_ap, quantized_ap, smooth_ap
-from hapvr.losses.infonce import hard_negative, infonce, self_similarity
+from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear, quadlinear_ap, quantized_ap, smooth_ap
 from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
-from hapvr.losses.quadlinear import quadlinear, quadlinear_ap
+from hapvr.losses.objective import hard_negative, infonce, self_similarity
 from hapvr.losses.rows import without_self
 from hapvr.seeding import torch_rng
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.quadlinear import quadlinear_ap
+from hapvr.losses.average_precision import quadlinear_ap
+from hapvr.losses.objective import hard_negative, infonce, self_similarity
 from hapvr.losses.rows import without_self
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

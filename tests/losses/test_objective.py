@@ -8,10 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ConfigError
-from hapvr.losses.average_precision import fast_ap
-from hapvr.losses.infonce import hard_negative, infonce, self_similarity
-from hapvr.losses.objective import Objective
-from hapvr.losses.quadlinear import quadlinear_ap
+from hapvr.losses.average_precision import fast_ap, quadlinear_ap
+from hapvr.losses.objective import Objective, hard_negative, infonce, self_similarity
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.stored import is_complete, write_clips
+from hapvr.benchmark.definitions.catalog import is_complete, load_definition, write_clips
 from hapvr.errors import DataError
 from hapvr.tables import read_frame, write_frame
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.benchmark.definitions.stored import write_definition
+from hapvr.benchmark.definitions.catalog import load_definition, write_definition
 from hapvr.errors import DataError
 
 PUBLISHED = Path(__file__).parents[4] / "shared" / "benchmarks"

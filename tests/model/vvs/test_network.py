@@ -12,8 +12,7 @@ from torch.testing import assert_close
 
 from hapvr.model.settings import SaliencySettings, VvsSettings
 from hapvr.model.similarity import frame_similarity
-from hapvr.model.vvs.network import VvsNetwork
-from hapvr.model.vvs.saliency import TemporalSaliency, diagonal_cells
+from hapvr.model.vvs.network import TemporalSaliency, VvsNetwork, diagonal_cells
 
 DIMS, POOLED_DIMS = 7, 11
 
