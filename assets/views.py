@@ -44,10 +44,9 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.data.manifest import is_training_shard
-    from hapvr.data.views import operations_table
     from hapvr.progress import ProgressLines
     from hapvr.steps.pictures import views_sheet
-    from hapvr.steps.views import label_rates, make_views_and_labels
+    from hapvr.steps.views import make_views_and_labels
 
     opened, shard = project.open(), context.partition_key
     selected = {key.to_user_string() for key in context.selected_asset_keys}
@@ -61,11 +60,9 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
     )
     if VIEWS in made:
         sheet = views_sheet(opened, shard)
-        shown = {"views": metadata.image(sheet[0], rows=sheet[1])} if sheet else {}
-        yield _made(VIEWS, made[VIEWS], {"operations": metadata.table(operations_table(made[VIEWS].shard)), **shown})
+        yield _made(VIEWS, made[VIEWS], {"views": metadata.image(sheet[0], rows=sheet[1])} if sheet else {})
     if LABELS in made:
-        rates = dg.MetadataValue.json(label_rates(opened, made[LABELS].shard))
-        yield _made(LABELS, made[LABELS], {"label_rates": rates})
+        yield _made(LABELS, made[LABELS], {})
 
 
 def _made(name: str, result: "StageResult", more: dict[str, Any]) -> dg.MaterializeResult:

@@ -7,14 +7,12 @@ for row, of which training makes the ternary labels of the frames of each pair o
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from hapvr.data.features import extras_fields, joined, stored_extras_dims
@@ -113,12 +111,3 @@ class ViewFile:
         import torch  # those who only verify files need none
 
         return torch.from_numpy(joined(self._values.tensors(video_id)))
-
-
-def operations_table(shard: Shard) -> pl.DataFrame:
-    """How often each augmentation was drawn: operation, num_views, rate among the strong views."""
-    rows = [row for row in ViewFile(shard).rows if row.strength == "strong"]
-    counts = Counter(operation for row in rows for operation in set(row.operations))
-    counts["video_in_video"] = sum(bool(row.donor_id) for row in rows)
-    table = [(operation, count, count / max(1, len(rows))) for operation, count in sorted(counts.items())]
-    return pl.DataFrame(table, schema={"operation": pl.String, "num_views": pl.Int64, "rate": pl.Float64}, orient="row")

@@ -19,12 +19,11 @@ from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
-from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import (
     DRAWING_VERSION,
     LABELS_STAGE,
     VIEWS_STAGE,
-    ViewFile,
     ViewRow,
     view_columns,
     view_fields,
@@ -39,7 +38,7 @@ from hapvr.networks.extract import (
     separate_extras,
     teacher_embedder,
 )
-from hapvr.networks.teacher import load_teacher, pseudo_labels
+from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
@@ -97,18 +96,6 @@ def make_views_and_labels(
         progress=progress,
     )
     return dict(zip(outputs, built, strict=True))
-
-
-def label_rates(project: Project, shard: Shard) -> dict[str, float]:
-    """Part of positive, ignored and negative entries of the labels of a shard, over pairs of different views of a video."""
-    file, counts = ViewFile(shard), torch.zeros(3)
-    for video_id in file.video_ids:
-        values = file.read(video_id).float()
-        labels = pseudo_labels(values[:, None], values[None], project.config.pseudo_labels)
-        different = labels[~torch.eye(len(labels), dtype=torch.bool)]
-        counts += torch.stack([(different == value).sum() for value in (1, 0, -1)]).float()
-    rates = (counts / counts.sum().clamp_min(1)).tolist()
-    return dict(zip(("positive", "ignored", "negative"), rates, strict=True))
 
 
 def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:

@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -21,7 +20,6 @@ from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
-from hapvr.steps.views import label_rates
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -47,13 +45,6 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     assert [row.strength for row, _ in first] == ["weak", "strong", "strong"]
     assert all(torch.equal(a.frames, b.frames) for (_, a), (_, b) in zip(first, second, strict=True))
     assert views.read(video_id).shape == (3, 4, 9, 32)
-
-
-def test_label_rates_are_those_of_pairs_of_different_views(small_project: Project) -> None:
-    """Parts of all labels, as the settings say; a view is not compared with itself."""
-    rates = label_rates(small_project, small_project.shard(LABELS_STAGE, training_shards(small_project)[0]))
-    assert 0 < rates["positive"] < 1
-    np.testing.assert_allclose(sum(rates.values()), 1, rtol=1e-6)
 
 
 def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
