@@ -53,15 +53,10 @@ class Whitening:
 
 
 def fit_whitening(regions: Tensor, *, dims: int, eps: float = 1e-7) -> Whitening:
-    """Fit on regions [N, C], float32. Raises ArgumentError if N or C is less than `dims` + 1 and `dims`, or a value is not finite."""
+    """Fit on regions [N, C], float32, N > dims and C >= dims. Raises ArgumentError if a value is not finite."""
     count, channels = regions.shape
     if not torch.isfinite(regions).all():
         raise ArgumentError("whitening: regions hold NaN or infinite values; check the backbone's weights and input")
-    if count <= dims or channels < dims:
-        raise ArgumentError(
-            f"whitening: {dims} dimensions need more than {dims} region vectors of at least {dims} channels, got "
-            f"{count} of {channels}; add training videos or lower whitening.dims"
-        )
     mean = regions.double().mean(0)
     centered = regions.double() - mean
     if count < channels:

@@ -20,7 +20,6 @@ from hapvr.augment.policy import (
     draw_overlays,
     overlay_emoji,
     overlay_text,
-    rand_augment,
     strong_view,
     takes_donor,
     video_in_video,
@@ -186,28 +185,11 @@ def test_draw_crop_lies_inside_the_frame(height_px, width_px, low, seed):
     assert left >= 0 < width <= width_px - left
 
 
-def test_rand_augment_depends_on_its_seed_alone():
-    """The same seed gives the same pixels; the global generator neither matters nor moves."""
-    frames = textured_frames(4, height_px=16, width_px=16)
-    torch.manual_seed(1)
-    first = rand_augment(frames, 2, seed=3)
-    state = torch.get_rng_state()
-    torch.manual_seed(2)
-    assert torch.equal(rand_augment(frames, 2, seed=3), first)
-    torch.manual_seed(1)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def noise(num_frames, size_px=48):
-    shape = (num_frames, 3, size_px, size_px)
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
-
-
 @pytest.mark.parametrize("name", ["text", "emoji", "blur"])
 def test_draw_overlays_changes_frames_one_by_one_at_their_rates(name, monkeypatch):
     """Each kind is drawn per frame with its own probability; what was done is named with its count."""
     monkeypatch.setattr(policy, "OVERLAY_PROBABILITIES", {"text": 0, "emoji": 0, "blur": 0, name: 0.3})
-    frames = noise(200)
+    frames = textured_frames(200, height_px=48, width_px=48)
     kept = frames.clone()
     result, done = draw_overlays(frames, rng=np.random.default_rng(1))
     assert torch.equal(frames, kept)
