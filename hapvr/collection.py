@@ -22,7 +22,7 @@ from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
-from hapvr.steps.baseline import make_baseline, needs_baseline
+from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.model_card import video_status
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.searcher import Searcher
@@ -105,9 +105,8 @@ def update_collection(project: Project, bar: Bar) -> Collection:
     if not (videos["status"] == STATUS_OK).any():
         reasons = ", ".join(f"{row[0]} ({row[1]})" for row in videos.select("video_id", "reason").head(5).iter_rows())
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
-    if needs_baseline(project):
-        with bar("edits for the calibration") as progress:
-            make_baseline(project, progress=progress)
+    with bar("edits for the calibration") as progress:
+        ensure_baseline(project, progress=progress)
     for name in ("frame_descriptors", "search_index"):
         run(name)
     calibrated, groups = Searcher.open(project).scorer.calibration is not None, []

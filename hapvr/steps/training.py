@@ -50,6 +50,10 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 NOT_TRACKED = ("sources", "data_root", "tracking")
 """Sections of the configuration that are not parameters of an MLflow run."""
+NOT_TRAINED = (
+    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
+    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
+)
 LABELLED_SHA256 = "file_sha256"
 """Key of the digest of the file of labelled pairs, in a run's record."""
 STAGES_READ = {
