@@ -48,8 +48,10 @@ def chain_asset(
     kinds: set[str],
     owner: str,
     checks: Sequence[dg.AssetCheckSpec] = (),
+    output_required: bool = True,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """`dg.asset` with what the chain says of a step."""
+    """`dg.asset` with what the chain says of a step. output_required: False where it may make nothing; steps after it are
+    skipped then."""
     step = CHAIN[name]
     return dg.asset(
         name=name,
@@ -60,6 +62,7 @@ def chain_asset(
         partitions_def=SHARDS if step.per_shard else None,
         deps=dependencies(name),
         check_specs=list(checks),
+        output_required=output_required,
         description=described(name),
     )
 

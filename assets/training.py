@@ -1,5 +1,6 @@
 """Training: one process, or several by torchrun, through Dagster Pipes; one MLflow run."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -43,14 +44,17 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     group="training",
     kinds={"pytorch", "mlflow"},
     owner=MODEL_TEAM,
+    output_required=False,
 )
 def similarity_model(
     context: dg.AssetExecutionContext,
     config: TrainingConfig,
     project: ProjectResource,
     pipes_subprocess_client: dg.PipesSubprocessClient,
-) -> dg.MaterializeResult:
+) -> Iterator[dg.MaterializeResult]:
+    from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.training import (
+        NOT_TRAINED,
         current_run,
         fail_training,
         finish_training,
@@ -61,6 +65,10 @@ def similarity_model(
     )
 
     opened = project.open()
+    ensure_baseline(opened)
+    if not opened.config.evaluation.benchmarks:
+        context.log.warning(NOT_TRAINED)
+        return
     if pending_data(opened).is_empty:
         current = current_run(opened)
         context.log.warning(
@@ -68,7 +76,8 @@ def similarity_model(
             f"same weights again. To keep that model, launch the run with this configuration: {KEEP_IF_UNCHANGED}"
         )
         if config.keep_if_unchanged:
-            return _trained(current, project.run_link(opened, current.mlflow_run_id))
+            yield _trained(current, project.run_link(opened, current.mlflow_run_id))
+            return
     dagster_run = training_key(context.run)
     run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
@@ -87,7 +96,7 @@ def similarity_model(
         fail_training(opened, run)
         raise
     finish_training(opened, run)
-    return _trained(run, link)
+    yield _trained(run, link)
 
 
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:

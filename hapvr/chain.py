@@ -237,9 +237,11 @@ def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no
 def register_model(
     project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
 ) -> Any:
+    from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.registration import make_registered_model
     from hapvr.steps.training import trained_run
 
+    ensure_baseline(project, progress=progress)
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 

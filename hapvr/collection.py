@@ -22,7 +22,7 @@ from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
-from hapvr.steps.baseline import make_baseline, needs_baseline
+from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.model_card import video_status
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.searcher import Searcher
@@ -61,10 +61,14 @@ class Collection:
 def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is decoded yet.
 
-    Raises ArgumentError for a path that is no folder, and for one inside the data root or around it; DataError for a
-    folder without videos.
+    Raises ArgumentError for a path that is no folder, for one inside the data root or around it, and where `root` is a
+    configuration file; DataError for a folder without videos.
     """
     root = root.resolve()
+    if root.suffix in (".yaml", ".yml"):
+        raise ArgumentError(
+            f"{root} is a configuration, whose videos its `sources` name; for a collection name a data root with --data"
+        )
     added = [_checked(root, folder) for folder in folders]
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
@@ -105,9 +109,8 @@ def update_collection(project: Project, bar: Bar) -> Collection:
     if not (videos["status"] == STATUS_OK).any():
         reasons = ", ".join(f"{row[0]} ({row[1]})" for row in videos.select("video_id", "reason").head(5).iter_rows())
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
-    if needs_baseline(project):
-        with bar("edits for the calibration") as progress:
-            make_baseline(project, progress=progress)
+    with bar("edits for the calibration") as progress:
+        ensure_baseline(project, progress=progress)
     for name in ("frame_descriptors", "search_index"):
         run(name)
     calibrated, groups = Searcher.open(project).scorer.calibration is not None, []

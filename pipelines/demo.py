@@ -94,10 +94,9 @@ def main() -> int:
                     port = free_port()
                     start_dagster(start, host=LOOPBACK, port=port)
                     client = DagsterGraphQLClient(LOOPBACK, port_number=port)
-                    indexed = _run_jobs(client, instance, console, launched, project)
+                    _run_jobs(client, instance, console, launched, project)
                     print_summary(project, console)
-                    if indexed:
-                        print_answer(project, console)
+                    print_answer(project, console)
             finally:
                 for run in instance.get_runs(dg.RunsFilter(run_ids=launched)) if launched else []:
                     if not run.is_finished:  # its process has ended with the servers
@@ -119,22 +118,13 @@ def _run_jobs(
     console: Console,
     launched: list[str],
     project: Project,
-) -> bool:
-    """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs.
-
-    Returns whether there is an index: without a champion, as where the gate refused the first version, there is none,
-    and the summary says why.
-    """
+) -> None:
+    """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
     from hapvr import chain
-    from hapvr.registry.versions import champion_of
-    from hapvr.steps.training import tracker_of
     from pipelines.jobs import ON_REQUEST
 
     jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
-    name = project.config.tracking.registered_model
     for number, (job, steps) in enumerate(jobs.items(), start=1):
-        if job == "describe" and champion_of(tracker_of(project).client, name) is None:
-            return False
         began, made = time.monotonic(), ", ".join(step.name for step in steps)
         shards = chain.shards_of(project, steps[0])
         first = len(launched)
@@ -144,7 +134,6 @@ def _run_jobs(
         made += f", {len(shards)} shards" if steps[0].per_shard else ""
         line = f"[{number}/{len(jobs)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
         console.print(line, markup=False, highlight=False)
-    return True
 
 
 def print_summary(project: Project, console: Console) -> None:
@@ -155,11 +144,12 @@ def print_summary(project: Project, console: Console) -> None:
     from hapvr.steps.model_card import summarize
     from hapvr.steps.training import current_run
 
-    run = current_run(project)
     for name in project.config.evaluation.benchmarks:
-        data = stored_scores(project, run, name)
+        data = stored_scores(project, current_run(project), name)
         rows, means = data["results"], data["target_means"]
-        table = Table(title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of *SD, in %")
+        table = Table(
+            title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of the others, in %"
+        )
         table.add_column("")
         for task in (*next(iter(rows.values()))["metrics"], "mean"):
             table.add_column(task, justify="right")
@@ -171,7 +161,8 @@ def print_summary(project: Project, console: Console) -> None:
                 f"The trained model does not beat the untrained baseline on {name}: {100 * means[TRAINED]:.2f} against "
                 f"{100 * means[BASELINE]:.2f}. More training videos or more views usually help."
             )
-    console.print(f"seed {project.config.train.seed}; other seeds were not run")
+    if project.config.evaluation.benchmarks:
+        console.print(f"seed {project.config.train.seed}; other seeds were not run")
     for line in summarize(project):
         console.print(line, markup=False, highlight=False)
 

@@ -36,6 +36,7 @@ class Task:
     pool: "database" ranks every database video; "labelled" only the videos that carry a label of this query;
       "labelled_and_unlabelled" those and the videos that carry no label of any query (SVD).
     exclusion: name of the exclusion list whose videos leave ranking and ground truth; None for none.
+    ignored: labels of true matches that the task does not ask for; pairs that carry one leave the ranking.
     query_stays: a query found in its own ranking stays there and may count as a hit (CC_WEB_VIDEO).
     official_missing_positive: "leaves" the ground truth or "misses" (costs recall) under the official policy.
     official_empty_query: a query left without positives is "skipped" or scores "zero" under the official policy.
@@ -48,13 +49,14 @@ class Task:
     average_precision: ApKind = "step"
     pool: Pool = "database"
     exclusion: str | None = None
+    ignored: frozenset[str] = frozenset()
     query_stays: bool = False
     official_missing_positive: Literal["leaves", "misses"] = "leaves"
     official_empty_query: Literal["skipped", "zero"] = "skipped"
 
 
-CLIPS, MARKS, MARKS_TASK = "clips", "marks", "marks"
-POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH = "positive", "negative", "copy", "match", "not_a_match"
+CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
+POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH, PART = "positive", "negative", "copy", "match", "not_a_match", "part"
 EASY, AMBIGUOUS, CLEANED = "easy_duplicates", "ambiguous", "cleaned"
 """Names of exclusion lists."""
 
@@ -87,7 +89,10 @@ TASKS: dict[str, tuple[Task, ...]] = {
     # what nobody looked at says nothing
     MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
 }
-TASKS[CLIPS] = TASKS["fivr"]
+TASKS[CLIPS] = (
+    *(replace(task, ignored=frozenset({PART})) for task in TASKS["fivr"]),
+    Task(name=PARTS_TASK, metric="micro-AP", positives=frozenset({PART}), ignored=frozenset(_FIVR_LABELS["ISV"])),
+)
 """All tasks of each kind of benchmark."""
 
 

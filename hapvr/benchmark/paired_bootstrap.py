@@ -10,13 +10,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.definition import MARKS_TASK, PARTS_TASK, BenchmarkDefinition
 from hapvr.benchmark.metrics import bootstrap_interval
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import ConfigError
 from hapvr.settings import GateConfig
 
 BOOTSTRAP_SAMPLES = 2000
+ALWAYS_REQUIRED = (PARTS_TASK, MARKS_TASK)
+"""Tasks that must not get worse wherever they are measured."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,8 +116,9 @@ def decide(
     """Passed if the mean of the target metrics is better and no required metric is worse.
 
     differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
-    Worse: it is behind in that many, or behind by more than `max_drop`. Raises ConfigError if no target metric, or not every
-    metric of `required_metrics`, was measured.
+    Worse: it is behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the
+    target metrics, and ALWAYS_REQUIRED. Raises ConfigError if no target metric, or not every metric of `required_metrics`,
+    was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
     names = {task for task, _ in measured}
@@ -127,7 +130,7 @@ def decide(
             f"{', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
-    required = config.required_metrics or tuple(target_metrics)
+    required = (*(config.required_metrics or target_metrics), *ALWAYS_REQUIRED)
     metrics = tuple(difference for task, difference in measured if task in required)
     champion, challenger = (
         float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger")

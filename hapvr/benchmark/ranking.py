@@ -116,7 +116,8 @@ def _pairs_in(definition: BenchmarkDefinition, table: pl.DataFrame) -> Bools:
 
 
 def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
-    """Pairs that the task ranks: its pool without exclusions and, unless it stays, the query itself. [Q, N] bool."""
+    """Pairs that the task ranks: its pool without exclusions and ignored labels and, unless it stays, the query itself.
+    [Q, N] bool."""
     if task.pool == "database":
         ranked = np.ones((len(definition.queries), len(definition.database)), dtype=bool)
     else:
@@ -127,6 +128,8 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
         listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
         ranked[:, membership(listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database)] = False
         ranked &= ~_pairs_in(definition, listed)
+    if task.ignored:
+        ranked &= ~_labelled_pairs(definition, task.ignored)
     if not task.query_stays:
         ranked &= ~_pairs_in(
             definition, pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
@@ -136,7 +139,11 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
 
 def relevant_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
     """Pairs that carry one of the task's positive labels. [Q, N] bool."""
-    return _pairs_in(definition, definition.labels.filter(pl.col("label").is_in(list(task.positives))))
+    return _labelled_pairs(definition, task.positives)
+
+
+def _labelled_pairs(definition: BenchmarkDefinition, labels: frozenset[str]) -> Bools:
+    return _pairs_in(definition, definition.labels.filter(pl.col("label").is_in(list(labels))))
 
 
 def relevant_and_irrelevant(

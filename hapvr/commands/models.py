@@ -1,4 +1,4 @@
-"""`hapvr models import | list | show | promote | rollback`."""
+"""`hapvr models import | register | list | show | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
-from hapvr.commands.terminal import JsonOption, exit_codes, show
+from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+from hapvr.errors import ArgumentError
 
 
 def _model_name(name: str) -> str:
@@ -69,6 +70,30 @@ def import_(
         save_network(network, out, metadata={"import": report.as_metadata()})
         result = {"folder": str(out), "settings": network.scoring_settings(), **report.as_metadata()}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+@app.command("register")
+@exit_codes
+def register_(
+    run: Annotated[str, typer.Argument(help="The name of a finished training, see `hapvr train`.")],
+    config: ConfigOption,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score, calibrate and register the model of a training; the gate decides whether it becomes champion."""
+    from hapvr.chain import CHAIN
+    from hapvr.steps.project import Project
+    from hapvr.steps.training import trained_run
+
+    project = Project.open(config, overrides=overrides(set_))
+    if trained_run(project, run).key != run:
+        raise ArgumentError(f"{run!r:.80}: no training of this name has ended below {project.root.url}/models")
+    for step in ("benchmark_scores", "registered_model"):
+        with progress_bar(step) as progress:
+            made = CHAIN[step].run(project, run=run, progress=progress)
+    decision = made.decision
+    result = {"name": made.name, "version": made.version, "champion": decision.promoted, "decision": decision.reason}
+    show(result, as_json=as_json, text=f"models:/{made.name}/{made.version} {decision.reason}")
 
 
 @app.command("list")

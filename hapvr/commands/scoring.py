@@ -1,21 +1,19 @@
-"""`hapvr score`, where models come from, and `hapvr pairs`: what people know about pairs, which searches respect."""
+"""`hapvr score`, and where models come from."""
 
 from __future__ import annotations
 
+import filecmp
 import os
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hapvr.commands.terminal import (
-    ConfigOption,
     JsonOption,
     default_collection,
     exit_codes,
-    open_project,
     progress_bar,
     show,
 )
@@ -24,7 +22,6 @@ from hapvr.scorer import DEFAULT_PRECISION
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
     from hapvr.scorer.scorer import PairScore, VideoScorer
-    from hapvr.search.marks import Verdict
 
 
 DEFAULT_MODEL = "models:/hapvr@champion"
@@ -81,9 +78,13 @@ def score(
     Every query is compared with every reference. A video that cannot be read is a row with an error.
     """
     queries, others = expand([query]), expand(references)
-    scorer = load_scorer(model, tracking_uri)
+    folder = model_folder(model, tracking_uri)
 
     from hapvr.scorer.access import ANY_HOST, Access
+    from hapvr.scorer.bundle import load_bundle
+    from hapvr.scorer.description import is_untrained
+
+    scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
 
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it
@@ -98,13 +99,15 @@ def score(
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     result = {
         "model": model,
+        "untrained": untrained,
         "warning": scorer.warning,
         "precision": precision,
         "prior": prior if prior is not None or calibration is None else calibration.prior,
         "pairs": pairs,
         "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
     }
-    lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    named = f"{model}, untrained" if untrained else model
+    lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
     show(result, as_json=as_json, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
@@ -144,13 +147,18 @@ def _inside(path: Path) -> list[str]:
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:
-    """A row as plain values, with the verdict; no segments where there is no match."""
-    pair = asdict(row) | {"verdict": None}
-    if row.similarity is not None and calibration is not None:
+    """A row as plain values, with the verdict, which is a match where both files have the same bytes; no segments where there
+    is no match."""
+    pair = asdict(row) | {"verdict": None, "same_file": False}
+    if row.similarity is None:
+        return pair
+    if calibration is not None:
         pair["probability"] = calibration.probability(row.similarity, prior=prior)
         pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
-        if pair["verdict"] == "no match" and row.segments is not None:
-            pair["segments"] = ()
+    if "://" not in row.query + row.reference and filecmp.cmp(row.query, row.reference, shallow=False):
+        pair |= {"verdict": "match", "probability": 1.0, "same_file": True}
+    if pair["verdict"] == "no match" and row.segments is not None:
+        pair["segments"] = ()
     return pair
 
 
@@ -178,7 +186,8 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
-    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}"]
+    equal = "  the same file" * pair["same_file"]
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}"]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
@@ -200,79 +209,3 @@ def named_version(model: str, tracking_uri: str) -> str:
     from hapvr.registry.client import pinned_uri
 
     return pinned_uri(model, registry_address(tracking_uri)) if model.startswith("models:/") else model
-
-
-def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
-    """The scorer of a registered model or of a bundle folder."""
-    folder = model_folder(model, tracking_uri)
-    from hapvr.scorer.bundle import load_bundle
-
-    return load_bundle(folder, device="auto")
-
-
-app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
-VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
-
-
-class Said(StrEnum):
-    """What can be said about a pair."""
-
-    match = "match"
-    not_a_match = "not-a-match"
-
-
-@app.command("mark")
-@exit_codes
-def mark(
-    one: VideoArgument,
-    other: VideoArgument,
-    said: Annotated[Said, typer.Argument(help="Whether the two show the same footage.")],
-    config: ConfigOption,
-    as_json: JsonOption = False,
-) -> None:
-    """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
-    from hapvr.search import marks
-
-    verdict: Verdict = "match" if said is Said.match else "not_a_match"
-    made = marks.mark(open_project(config).root, one, other, verdict)
-    show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
-
-
-@app.command("unmark")
-@exit_codes
-def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Take back what was said about two videos."""
-    from hapvr.search import marks
-
-    gone = marks.unmark(open_project(config).root, one, other)
-    text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
-    show({"removed": None if gone is None else asdict(gone)}, as_json=as_json, text=text)
-
-
-@app.command("list")
-@exit_codes
-def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """All marks, the oldest first, with the names that the videos had then."""
-    from hapvr.search.marks import read_marks
-
-    rows = read_marks(open_project(config).root).rows()
-    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
-    show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
-
-
-@app.command("benchmark")
-@exit_codes
-def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
-    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
-    project = open_project(config)
-    marked = marked_pairs(project)
-    folder = write_marks_benchmark(project, marked)
-    used, least = marked.suffice(project), project.config.evaluation.min_marks
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
-    text = (
-        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
-        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
-    )
-    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)

@@ -1,7 +1,8 @@
 """Labelled copy benchmarks from a user's unlabelled clips: edited copies of some are to be found among the others.
 
-A query's copies are ND or DS by their edit; every other video of the database is a negative. The clips should therefore
-differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
+A query's copies are ND or DS by their edit, or a part in longer footage; every other video of the database is a negative.
+The clips should therefore differ: two recordings of one event, or one clip cut from another, would count against a method
+that finds them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hapvr.benchmark.definitions.catalog import is_complete, load_definition, wr
 from hapvr.demo.edits import (
     ALL_EDITS,
     HARD_EDITS,
+    IN_LONGER_FOOTAGE,
     LIGHT_EDITS,
     PART_EDITS,
     PART_LENGTHS_S,
@@ -43,7 +45,7 @@ from hapvr.video.pool import in_workers, inspect_videos
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
-GENERATOR_VERSION = 3
+GENERATOR_VERSION = 4
 COPIES_TIMEOUT_S = 3600.0
 DISTRACTOR_RATE = 0.25
 MAX_QUERIES = 100
@@ -127,9 +129,9 @@ def make_clips_benchmark(
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. edits: COPIES_PER_CLIP usual ones of each query, half of them ND; with hard edits
-    each query gets one copy of each, with parts one of each length that it is longer than. A part of the clips,
-    DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips' content alone. progress:
-    counts queries. Raises DataError for fewer than two different clips that can be decoded.
+    each query gets one copy of each, and with both one more in longer footage; with parts one of each length that it is
+    longer than. A part of the clips, DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips'
+    content alone. progress: counts queries. Raises DataError for fewer than two different clips that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=name)
     groups = sorted(groups, key=lambda group: group[0].draw())
@@ -308,17 +310,21 @@ def _build_benchmark(
 
 
 def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits or parts, or different usual edits, half of them light. combine: whether two videos may be."""
+    """All hard edits or different usual edits, half of them light, and the clip in longer footage; or all parts.
+
+    combine: whether two videos may be.
+    """
     allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
     if edits == "hard":
-        return tuple(kind for kind in HARD_EDITS if kind in allowed)
+        return tuple(kind for kind in (*HARD_EDITS, IN_LONGER_FOOTAGE) if kind in allowed)
     if edits == "parts":
         lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
         return tuple(kind for kind, length_s in lengths if kind in allowed and length_s < (clip.duration_s or math.inf))
     rng = numpy_rng(SEED, "kinds", clip.sha256)
     strong = [kind for kind in STRONG_EDITS if kind in allowed]
     light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
-    return tuple(map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - COPIES_PER_CLIP // 2]]))
+    usual = map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - COPIES_PER_CLIP // 2]])
+    return (*usual, *([IN_LONGER_FOOTAGE] if combine else []))
 
 
 def find_clips(videos: Path, *, out: Path, name: str) -> tuple[list[list[UserClip]], Unusable]:

@@ -8,7 +8,7 @@ the copy shows, as an array of frame numbers, NOTHING where it shows other foota
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -124,12 +124,12 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
 class Edit:
     """One way to alter a video.
 
-    label: FIVR's name for the result's relation to the original. change: of the pictures, from a generator; the number of
-    frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole: makes the result instead of
-    `change`, of `apply`'s arguments.
+    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a
+    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole:
+    makes the result instead of `change`, of `apply`'s arguments.
     """
 
-    label: Literal["ND", "DS"]
+    label: Literal["ND", "DS", "part"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
@@ -392,6 +392,8 @@ PART_EDITS = {
     )
     for length_s in PART_LENGTHS_S
 }
-ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS
+IN_LONGER_FOOTAGE = "in_longer_footage"
+"""What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
+ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: replace(PART_EDITS["part_30s"], label="part")}
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

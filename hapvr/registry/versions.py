@@ -72,7 +72,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class ChampionEntry:
-    """A version that was made champion: since when (ISO 8601, UTC) and how: gate, hand or rollback."""
+    """A version that was made champion: since when (ISO 8601, UTC) and how: baseline, gate, hand or rollback."""
 
     version: int
     since: str

@@ -1,4 +1,4 @@
-"""The untrained baseline as the first champion, so that a collection can be searched before anything is trained.
+"""The untrained baseline as the first champion: it answers before anything is trained, and a trained model has to beat it.
 
 The baseline compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). It is an ordinary
 version in the registry, which trained versions have to beat. Its probabilities are fitted on edits of the collection's own
@@ -18,7 +18,7 @@ from torch import Tensor
 from hapvr.augment.settings import ViewsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore, collection_shards
-from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.manifest import read_manifest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
@@ -30,7 +30,7 @@ from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.weights import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, champion_of, decide, log_model, register, set_champion, version_tags
+from hapvr.registry.versions import WARNING_TAG, champion_of, log_model, register, set_champion, version_tags
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.segments import best_run, relative_frame_matrix
@@ -65,28 +65,28 @@ COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this may be copies of each other; such pairs are not fitted on."""
 
 
-def needs_baseline(project: Project) -> bool:
-    """Whether nothing answers searches yet, or a baseline does that was fitted on other features or far fewer videos."""
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
-    champion = champion_of(tracker.client, name)
-    if champion is None:
-        return True
-    tags = version_tags(tracker.client, name, champion.version)
-    if WHITENING_TAG not in tags:  # trained
-        return False
-    wanted = min(COMPARED_VIDEOS, len(_videos(project)))
-    return tags[WHITENING_TAG] != load_whitening(project.root).sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted
+def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
+    """Make the untrained baseline of the project's features champion where there is none, or where the champion is a baseline
+    of other features or of far fewer videos; a trained champion stays."""
+    with project.root.lock(KEY):
+        tracker, name = tracker_of(project), project.config.tracking.registered_model
+        champion = champion_of(tracker.client, name)
+        tags = {} if champion is None else version_tags(tracker.client, name, champion.version)
+        if champion is not None and WHITENING_TAG not in tags:  # trained
+            return
+        videos, whitening = _videos(project), load_whitening(project.root)
+        wanted = min(COMPARED_VIDEOS, len(videos))
+        if tags.get(WHITENING_TAG) != whitening.sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted:
+            version = _register_baseline(project, videos, whitening, progress=progress)
+            set_champion(
+                tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet"
+            )
 
 
-def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
-    """Register the untrained baseline of the project's features; it becomes champion unless a trained version is. Returns the version."""
-    backbone, whitening, name = (
-        load_backbone(project.config.backbone),
-        load_whitening(project.root),
-        project.config.tracking.registered_model,
-    )
+def _register_baseline(project: Project, videos: Mapping[str, str], whitening: Whitening, *, progress: Progress) -> int:
+    """videos: shard by id. Returns the version."""
+    backbone = load_backbone(project.config.backbone)
     network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=whitening.dims).eval()
-    videos = _videos(project)
     key = f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
     folder = project.root.local_path(f"{MODELS}/{key}")
     calibration = calibrate_on_edits(project, videos, network, backbone, whitening, progress=progress)
@@ -117,12 +117,8 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
     tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
-    version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags | {WARNING_TAG: WARNING})
-    decide(tracker.client, name, version, "untrained baseline")
-    champion = champion_of(tracker.client, name)
-    if champion is None or WHITENING_TAG in version_tags(tracker.client, name, champion.version):
-        set_champion(tracker.client, name, version, how="baseline", reason="untrained; nothing was trained yet")
-    return version
+    name = project.config.tracking.registered_model
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags | {WARNING_TAG: WARNING})
 
 
 def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) -> str:
@@ -148,11 +144,12 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
 
 
 def _videos(project: Project) -> dict[str, str]:
-    """Video id -> shard, of all videos with features that were made here; imported ones have no frames."""
+    """Video id -> shard, of all videos of the training split that have features."""
+    training = training_shard_keys(read_manifest(project.root))
     return {
         video_id: key
         for key in collection_shards(project.root)[0]
-        if project.shard(FRAMES_STAGE, key).provenance() is not None
+        if key in training
         for video_id in project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)["video_id"]
     }
 

@@ -150,7 +150,7 @@ def _frame_threshold(
 
     A single frame would not do: unrelated videos share black frames and titles.
     """
-    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives)))
+    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives | task.ignored)))
     others = scores.filter(pl.col("query_id") != pl.col("reference_id")).join(
         relevant, on=["query_id", "reference_id"], how="anti"
     )

@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 from filelock import FileLock
 
-from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import DamagedError, HapvrError
+from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
@@ -33,12 +33,10 @@ from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
 from hapvr.steps.evaluation import (
-    BASELINE,
     SIMILARITIES,
     TRAINED,
     StoredScores,
     definition_digest,
-    stored_scores,
     stored_similarities,
 )
 from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs
@@ -53,13 +51,13 @@ MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Decision:
-    """promoted: the version is champion now; champion, champion_run: what it was compared with, "" if with nothing;
-    verdict: the numbers, None where there was nothing to compare."""
+    """promoted: the version is champion now; champion, champion_run: what it was compared with; verdict: the numbers, None
+    where the two could not be compared, or were before."""
 
     promoted: bool
     reason: str
-    champion: str = ""
-    champion_run: str = ""
+    champion: str
+    champion_run: str
     verdict: Verdict | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
     Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
-    compared with again.
+    compared with again. Raises DataError where there is no champion, which `ensure_baseline` makes.
     """
     tracker = tracker_of(project)
     name = project.config.tracking.registered_model
@@ -83,6 +81,8 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             return earlier
         for _ in range(MAX_ATTEMPTS):
             champion = champion_of(tracker.client, name)
+            if champion is None:
+                raise DataError(f"registry: {name} has no champion to compare with; register the model again")
             decision = _decide(project, run, version, champion)
             if champion_of(tracker.client, name) == champion:
                 break
@@ -106,13 +106,10 @@ def _earlier(tracker: Tracker, name: str, version: int) -> Decision | None:
     )
 
 
-def _decide(project: Project, run: TrainingRun, version: int, champion: Champion | None) -> Decision:
-    evaluation, by_hand = project.config.evaluation, f"`hapvr models promote {version}`"
-    if champion is None:
-        return _first(project, run, by_hand)
-    number, gate = str(champion.version), evaluation.gate
+def _decide(project: Project, run: TrainingRun, version: int, champion: Champion) -> Decision:
+    number, by_hand = str(champion.version), f"`hapvr models promote {version}`"
     verdict = None
-    if not gate.enabled:
+    if not project.config.evaluation.gate.enabled:
         reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
     else:
         try:
@@ -130,30 +127,11 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
 def _verdict(project: Project, run: TrainingRun, champion: Champion) -> Verdict:
     """Of all benchmarks and, once there are enough, of the pairs that people marked."""
     evaluation = project.config.evaluation
-    gate = evaluation.gate
     differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
     marked = marked_pairs(project)
     if marked.suffice(project):
-        measured = [name for name in evaluation.target_metrics if any(name in one for one in differences)]
         differences.append(_compare_marks(project, run, champion, marked))
-        required = (*(gate.required_metrics or measured), MARKS_TASK)
-        gate = gate.model_copy(update={"required_metrics": tuple(dict.fromkeys(required))})
-    return decide(differences, target_metrics=evaluation.target_metrics, config=gate)
-
-
-def _first(project: Project, run: TrainingRun, by_hand: str) -> Decision:
-    """Where there is no champion, the untrained baseline of the same evaluation stands for it."""
-    evaluation = project.config.evaluation
-    means = [stored_scores(project, run, name)["target_means"] for name in evaluation.benchmarks]
-    trained, baseline = (sum(mean[row] for mean in means) for row in (TRAINED, BASELINE))
-    if trained >= baseline or not evaluation.gate.enabled:
-        return Decision(True, "promoted: there is no champion to compare with")
-    numbers = f"{100 * trained / len(means):.2f} against {100 * baseline / len(means):.2f}"
-    return Decision(
-        False,
-        f"not promoted: there is no champion, and this model is below the untrained baseline (mean of the target metrics {numbers}); "
-        f"{by_hand} makes it champion all the same",
-    )
+    return decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
 
 
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:

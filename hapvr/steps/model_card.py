@@ -18,7 +18,7 @@ from hapvr.scorer.description import random_weights_warning
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.training import TrainingRun, current_run, tracker_of
+from hapvr.steps.training import CURRENT_NAME, NOT_TRAINED, TrainingRun, current_run, tracker_of
 from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 
@@ -194,23 +194,30 @@ def summarize(project: Project) -> list[str]:
     videos = video_status(project)
     failed = videos.filter(pl.col("status") != STATUS_OK)
     reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
-    run, client = current_run(project), tracker_of(project).client
-    weights = read_record(run.folder)["weights"]
-    warning = random_weights_warning(one["source"] for one in weights.values())
     name = project.config.tracking.registered_model
-    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
-    champion = champion_of(client, name)
+    champion = champion_of(tracker_of(project).client, name)
     return [
         f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (reasons and f" ({reasons})"),
         *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
-        *(f"{DOES[part]} {one['architecture']}, {one['source']} weights" for part, one in weights.items()),
-        *([f"warning: {warning}"] if warning else []),
-        *(f"registered: {name} version {version.version}: {decision_of(version.tags)}" for version in versions),
+        *(_about_training(project) if project.root.exists(CURRENT_NAME) else [NOT_TRAINED]),
         f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
         if champion
         else f"champion: none; `hapvr models promote VERSION` makes one of {name}",
-        f"data: {project.root.url}; model: {run.folder}",
-        f"MLflow run {run.mlflow_run_id} in {project.tracking_uri}; `make ui` shows it and the Dagster graph",
+        f"data: {project.root.url}; MLflow: {project.tracking_uri}; `make ui` shows both and the Dagster graph",
+    ]
+
+
+def _about_training(project: Project) -> list[str]:
+    """Lines on the current model: frozen networks, versions of it, and where it lies."""
+    run, name = current_run(project), project.config.tracking.registered_model
+    weights = read_record(run.folder)["weights"]
+    warning = random_weights_warning(one["source"] for one in weights.values())
+    versions = tracker_of(project).client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
+    return [
+        *(f"{DOES[part]} {one['architecture']}, {one['source']} weights" for part, one in weights.items()),
+        *([f"warning: {warning}"] if warning else []),
+        *(f"registered: {name} version {version.version}: {decision_of(version.tags)}" for version in versions),
+        f"model: {run.folder}; MLflow run {run.mlflow_run_id}",
     ]
 
 

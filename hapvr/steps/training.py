@@ -48,6 +48,10 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 NOT_TRACKED = ("sources", "data_root", "tracking")
 """Sections of the configuration that are not parameters of an MLflow run."""
+NOT_TRAINED = (
+    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
+    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
+)
 STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
