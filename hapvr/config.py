@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
@@ -190,6 +192,22 @@ class WatchConfig(Settings):
     )
 
 
+CRON_FIELDS = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "day of the week": (0, 7)}
+MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_CRON_PART = re.compile(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/[1-9][0-9]?)?")
+
+
+def _cron_values(field: str, name: str) -> list[int]:
+    (least, most), values = CRON_FIELDS[name], []
+    for part in field.split(","):
+        found = _CRON_PART.fullmatch(part)
+        first, last = (int(found[1] or least), int(found[2] or found[1] or most)) if found else (1, 0)
+        if not least <= first <= last <= most:
+            raise ValueError(f"{name} {part!r:.40} is not *, or numbers from {least} to {most} as in 5, 1-4, */2")
+        values += range(first, last + 1)
+    return values
+
+
 class AutomationConfig(Settings):
     """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
 
@@ -210,6 +228,23 @@ class AutomationConfig(Settings):
         default={},
         description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
     )
+
+    @field_validator("retrain_cron")
+    @classmethod
+    def _check_cron(cls, cron: str) -> str:
+        if len(fields := cron.split()) != len(CRON_FIELDS):
+            raise ValueError("wanted minute, hour, day, month and day of the week, e.g. 0 3 * * 0")
+        values = dict(zip(CRON_FIELDS, map(_cron_values, fields, CRON_FIELDS), strict=True))
+        if min(values["day"]) > max(MONTH_DAYS[month - 1] for month in values["month"]):
+            raise ValueError("no such month has this day")
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, name: str) -> str:
+        if name != "UTC" and name not in available_timezones():
+            raise ValueError("not a time zone of this machine; wanted a name such as UTC or Europe/Berlin")
+        return name
 
 
 class Config(Settings):
