@@ -8,10 +8,12 @@ can be made. Only files that our own records say we made or fetched are touched.
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow.fs as pafs
 
@@ -25,13 +27,14 @@ from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.settings import SearchSettings
+from hapvr.settings import ScoresDtype, SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project
@@ -128,7 +131,7 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
     for name in moved:
         if root.local is not None:
             root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
-        root.filesystem.move(root.path(name), root.path(f"{ASIDE}/{name}"))
+        _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
         yield
@@ -139,7 +142,19 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
                 root.delete(f"{ASIDE}/{name}")
             else:
                 root.delete(name)
-                root.filesystem.move(root.path(f"{ASIDE}/{name}"), root.path(name))
+                _move(root, f"{ASIDE}/{name}", name)
+
+
+def _move(root: DataRoot, name: str, target: str) -> None:
+    """Rename a file; where the data root extends over several file systems, copy it and then remove it."""
+    try:
+        root.filesystem.move(root.path(name), root.path(target))
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with root.open(name) as source, root.write(target) as stream:
+            shutil.copyfileobj(source, stream)
+        root.delete(name)
 
 
 def _put_back(root: DataRoot) -> None:
@@ -149,7 +164,7 @@ def _put_back(root: DataRoot) -> None:
         if info.type == pafs.FileType.File:
             name = info.path.partition(f"/{ASIDE}/")[2]
             if not root.exists(name):
-                root.filesystem.move(info.path, root.path(name))
+                _move(root, f"{ASIDE}/{name}", name)
 
 
 def _check_downloads(root: DataRoot, key: str) -> None:
@@ -203,6 +218,7 @@ def _check_whitening(root: DataRoot, _: str) -> None:
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+    from hapvr.scorer.bundle import load_bundle
     from hapvr.steps.training import current_key
     from hapvr.train.run_folder import (
         CHECKPOINTS,
@@ -231,6 +247,9 @@ def _check_training(root: DataRoot, key: str) -> None:
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)
+    if (folder / "bundle" / SCORER_FILE).is_file():
+        for dtype in get_args(ScoresDtype):  # by the ONNX files, and by those of torch
+            load_bundle(folder / "bundle", dtype=dtype)
 
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:
