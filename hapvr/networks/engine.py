@@ -74,7 +74,7 @@ class CompiledNetwork:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO cannot load {name} ({str(error).splitlines()[-1][:200]})") from error
+            raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -131,9 +131,14 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
             model = openvino.convert_model(FrameFunction().eval(), example_input=example)
         model.reshape([-1, 3, crop_px, crop_px])
     except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise EngineError(f"OpenVINO cannot convert it ({said.strip()[:200]})") from error
+        raise EngineError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
     return model
+
+
+def _last_line(error: Exception) -> str:
+    """What OpenVINO says of an error at its end."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return said[-1][:200] if said else type(error).__name__
 
 
 def engine_version() -> str:
