@@ -192,20 +192,9 @@ class WatchConfig(Settings):
     )
 
 
-CRON_FIELDS = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "day of the week": (0, 7)}
-MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_CRON_PART = re.compile(r"(?:\*|([0-9]{1,2})(?:-([0-9]{1,2}))?)(?:/[1-9][0-9]?)?")
-
-
-def _cron_values(field: str, name: str) -> list[int]:
-    (least, most), values = CRON_FIELDS[name], []
-    for part in field.split(","):
-        found = _CRON_PART.fullmatch(part)
-        first, last = (int(found[1] or least), int(found[2] or found[1] or most)) if found else (1, 0)
-        if not least <= first <= last <= most:
-            raise ValueError(f"{name} {part!r:.40} is not *, or numbers from {least} to {most} as in 5, 1-4, */2")
-        values += range(first, last + 1)
-    return values
+_NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
+_PARTS = [rf"(\*|({number})(-({number}))?)(/[1-9][0-9]?)?" for number in _NUMBERS]
+_CRON = re.compile(" ".join(f"{part}(,{part})*" for part in _PARTS))
 
 
 class AutomationConfig(Settings):
@@ -232,11 +221,8 @@ class AutomationConfig(Settings):
     @field_validator("retrain_cron")
     @classmethod
     def _check_cron(cls, cron: str) -> str:
-        if len(fields := cron.split()) != len(CRON_FIELDS):
-            raise ValueError("wanted minute, hour, day, month and day of the week, e.g. 0 3 * * 0")
-        values = dict(zip(CRON_FIELDS, map(_cron_values, fields, CRON_FIELDS), strict=True))
-        if min(values["day"]) > max(MONTH_DAYS[month - 1] for month in values["month"]):
-            raise ValueError("no such month has this day")
+        if _CRON.fullmatch(cron) is None:
+            raise ValueError("wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0")
         return cron
 
     @field_validator("timezone")

@@ -26,7 +26,10 @@ from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
+from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
@@ -37,10 +40,26 @@ from hapvr.search.marks import read_marks
 from hapvr.settings import ScoresDtype, SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
+from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
+from hapvr.steps.training import current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import check_watch_matches
+from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.train.run_folder import (
+    CHECKPOINTS,
+    NETWORK,
+    RESULT_NAME,
+    RUN_NAME,
+    TrainingResult,
+    list_checkpoints,
+    read_checkpoint,
+    read_record,
+)
 
 ASIDE = ".set_aside"
 """Folder of the data root for files that are being made again."""
@@ -191,8 +210,6 @@ def _remake_downloads(project: Project, key: str) -> None:
 def _regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
     if name == MARKS:
-        from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
         write_marks_benchmark(project, marked_pairs(project))
         return
     with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
@@ -209,28 +226,12 @@ def _check_corpus(root: DataRoot, name: str) -> None:
 
 
 def _check_whitening(root: DataRoot, _: str) -> None:
-    from hapvr.networks.whitening import load_whitening, whitening_provenance
-
     whitening_provenance(root)
     load_whitening(root)
 
 
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
-    from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
-    from hapvr.scorer.bundle import load_bundle
-    from hapvr.steps.training import current_key
-    from hapvr.train.run_folder import (
-        CHECKPOINTS,
-        NETWORK,
-        RESULT_NAME,
-        RUN_NAME,
-        TrainingResult,
-        list_checkpoints,
-        read_checkpoint,
-        read_record,
-    )
-
     if not key:
         current_key(root)
         return
@@ -254,8 +255,6 @@ def _check_training(root: DataRoot, key: str) -> None:
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:
     """A training resumes from the newest checkpoint that can be read."""
-    from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_checkpoint
-
     for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
         try:
             read_checkpoint(path)
@@ -274,9 +273,6 @@ def _scores(root: DataRoot) -> list[str]:
 
 
 def _check_scores(root: DataRoot, key: str) -> None:
-    from hapvr.steps.evaluation import StoredScores
-    from hapvr.tables import TABLE_ERRORS, read_frame
-
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
     hint = "evaluate the model again"
@@ -290,9 +286,6 @@ def _check_scores(root: DataRoot, key: str) -> None:
 
 
 def _remake_scores(project: Project, key: str) -> None:
-    from hapvr.steps.evaluation import make_benchmark_scores
-    from hapvr.steps.training import trained_run
-
     run, name = key.split("/")
     make_benchmark_scores(project, trained_run(project, run), name)
 
@@ -324,9 +317,6 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 
 def _rebuild_index(project: Project, _: str) -> None:
-    from hapvr.steps.search_index import update_index
-    from hapvr.steps.search_model import search_model
-
     serving = serving_index(project.root)
     update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 
