@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
@@ -163,6 +165,11 @@ class WatchConfig(Settings):
     )
 
 
+_NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
+_PARTS = [rf"(\*|({number})(-({number}))?)(/[1-9][0-9]?)?" for number in _NUMBERS]
+_CRON = re.compile(" ".join(f"{part}(,{part})*" for part in _PARTS))
+
+
 class AutomationConfig(Settings):
     """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
 
@@ -183,6 +190,20 @@ class AutomationConfig(Settings):
         default={},
         description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
     )
+
+    @field_validator("retrain_cron")
+    @classmethod
+    def _check_cron(cls, cron: str) -> str:
+        if _CRON.fullmatch(cron) is None:
+            raise ValueError("wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0")
+        return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, name: str) -> str:
+        if name != "UTC" and name not in available_timezones():
+            raise ValueError("not a time zone of this machine; wanted a name such as UTC or Europe/Berlin")
+        return name
 
 
 class Config(Settings):

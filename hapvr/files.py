@@ -74,7 +74,16 @@ def set_aside(path: Path) -> Path:
 
 
 def require_regular(path: Path) -> None:
-    """Raise OSError for what is there and no regular file: a folder, a device or a pipe. Reading these may never end."""
+    """Raise OSError for what is there and no regular file: a folder, a device or a pipe. Reading these may never end.
+
+    And for a name that no file can have: a library that ends it at the NUL would read another file.
+    """
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "this is not a regular file", str(path))
 

@@ -8,10 +8,12 @@ can be made. Only files that our own records say we made or fetched are touched.
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow.fs as pafs
 
@@ -24,20 +26,40 @@ from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
+from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.settings import SearchSettings
+from hapvr.settings import ScoresDtype, SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
+from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
+from hapvr.steps.training import current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import check_watch_matches
+from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.train.run_folder import (
+    CHECKPOINTS,
+    NETWORK,
+    RESULT_NAME,
+    RUN_NAME,
+    TrainingResult,
+    list_checkpoints,
+    read_checkpoint,
+    read_record,
+)
 
 ASIDE = ".set_aside"
 """Folder of the data root for files that are being made again."""
@@ -128,7 +150,7 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
     for name in moved:
         if root.local is not None:
             root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
-        root.filesystem.move(root.path(name), root.path(f"{ASIDE}/{name}"))
+        _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
         yield
@@ -139,7 +161,19 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
                 root.delete(f"{ASIDE}/{name}")
             else:
                 root.delete(name)
-                root.filesystem.move(root.path(f"{ASIDE}/{name}"), root.path(name))
+                _move(root, f"{ASIDE}/{name}", name)
+
+
+def _move(root: DataRoot, name: str, target: str) -> None:
+    """Rename a file; where the data root extends over several file systems, copy it and then remove it."""
+    try:
+        root.filesystem.move(root.path(name), root.path(target))
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with root.open(name) as source, root.write(target) as stream:
+            shutil.copyfileobj(source, stream)
+        root.delete(name)
 
 
 def _put_back(root: DataRoot) -> None:
@@ -149,7 +183,7 @@ def _put_back(root: DataRoot) -> None:
         if info.type == pafs.FileType.File:
             name = info.path.partition(f"/{ASIDE}/")[2]
             if not root.exists(name):
-                root.filesystem.move(info.path, root.path(name))
+                _move(root, f"{ASIDE}/{name}", name)
 
 
 def _check_downloads(root: DataRoot, key: str) -> None:
@@ -176,8 +210,6 @@ def _remake_downloads(project: Project, key: str) -> None:
 def _regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
     if name == MARKS:
-        from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
         write_marks_benchmark(project, marked_pairs(project))
         return
     with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
@@ -194,27 +226,12 @@ def _check_corpus(root: DataRoot, name: str) -> None:
 
 
 def _check_whitening(root: DataRoot, _: str) -> None:
-    from hapvr.networks.whitening import load_whitening, whitening_provenance
-
     whitening_provenance(root)
     load_whitening(root)
 
 
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
-    from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
-    from hapvr.steps.training import current_key
-    from hapvr.train.run_folder import (
-        CHECKPOINTS,
-        NETWORK,
-        RESULT_NAME,
-        RUN_NAME,
-        TrainingResult,
-        list_checkpoints,
-        read_checkpoint,
-        read_record,
-    )
-
     if not key:
         current_key(root)
         return
@@ -231,12 +248,13 @@ def _check_training(root: DataRoot, key: str) -> None:
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)
+    if (folder / "bundle" / SCORER_FILE).is_file():
+        for dtype in get_args(ScoresDtype):  # by the ONNX files, and by those of torch
+            load_bundle(folder / "bundle", dtype=dtype)
 
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:
     """A training resumes from the newest checkpoint that can be read."""
-    from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_checkpoint
-
     for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
         try:
             read_checkpoint(path)
@@ -255,9 +273,6 @@ def _scores(root: DataRoot) -> list[str]:
 
 
 def _check_scores(root: DataRoot, key: str) -> None:
-    from hapvr.steps.evaluation import StoredScores
-    from hapvr.tables import TABLE_ERRORS, read_frame
-
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
     hint = "evaluate the model again"
@@ -271,9 +286,6 @@ def _check_scores(root: DataRoot, key: str) -> None:
 
 
 def _remake_scores(project: Project, key: str) -> None:
-    from hapvr.steps.evaluation import make_benchmark_scores
-    from hapvr.steps.training import trained_run
-
     run, name = key.split("/")
     make_benchmark_scores(project, trained_run(project, run), name)
 
@@ -305,9 +317,6 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 
 def _rebuild_index(project: Project, _: str) -> None:
-    from hapvr.steps.search_index import update_index
-    from hapvr.steps.search_model import search_model
-
     serving = serving_index(project.root)
     update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 

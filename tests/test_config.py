@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import dagster as dg
 import pytest
 import yaml
 
@@ -40,6 +41,16 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
         ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),
         ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),
+        ({"teacher": {"options": {"depth": 10**6}}}, "teacher.options: depth: 1000000 is not between -128 and 128"),
+        ({"teacher": {"options": {"mlp_ratio": float("nan")}}}, "mlp_ratio: nan is not between -4096 and 4096"),
+        (
+            {"automation": {"retrain_cron": "99 * * * *"}},
+            "automation.retrain_cron: wanted numbers or * for minute, hour",
+        ),
+        ({"automation": {"retrain_cron": "*/0 * * * *"}}, "automation.retrain_cron: wanted numbers"),
+        ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
+        ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
+        ({"automation": {"timezone": "../etc"}}, "automation.timezone: not a time zone of this machine"),
     ],
 )
 def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, object], message: str) -> None:
@@ -48,6 +59,14 @@ def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, obje
         parse_config(MINIMAL | change, origin="test.yaml")
     assert message in str(caught.value)
     assert "test.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize("cron", ["0 3 * * 0", "*/5 1-4,7 */2 1,12 0-6", "30 1 28 2 *"])
+def test_dagster_takes_every_time_that_passes(cron: str) -> None:
+    """What Dagster refuses would stop all of its definitions."""
+    config = parse_config(MINIMAL | {"automation": {"retrain_cron": cron, "timezone": "Europe/Berlin"}}, origin="")
+    at, zone = config.automation.retrain_cron, config.automation.timezone
+    assert dg.ScheduleDefinition(name="x", target="*", cron_schedule=at, execution_timezone=zone).cron_schedule == cron
 
 
 CONFIGURATIONS = [path for path in sorted((CHECKOUT / "configs").glob("*.yaml")) if path.name != "ablations.yaml"]

@@ -75,6 +75,16 @@ def test_paths_in_the_documents_exist() -> None:
                 assert (CHECKOUT / name).exists(), f"{document.name}: {name}"
 
 
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    """A border without a test promises nothing."""
+    text = (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
+    borders = re.findall(r"^\| .* \| (`test_.*) \|$", text, flags=re.MULTILINE)
+    assert len(borders) > 10
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert f"def {name}(" in code, name
+
+
 def test_the_picture_of_the_assets_is_current() -> None:
     """ARCHITECTURE's graph has the jobs and dependencies of the definitions, and its table has every asset."""
     from pipelines.definitions import defs

@@ -12,8 +12,12 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import save_file
 
-from hapvr.errors import DamagedError, DataError
-from hapvr.files import naming_full_disk, read_json_as, read_json_lines, write_atomic
+from hapvr.benchmark.hdf5 import survey_hdf5
+from hapvr.config_file import load_config
+from hapvr.errors import ConfigError, DamagedError, DataError, WeightsUnavailableError
+from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
+from hapvr.networks.weights import load_torchscript
+from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
 
 STEPS = TypeAdapter(dict[str, int])
@@ -22,6 +26,27 @@ STEPS = TypeAdapter(dict[str, int])
 @dataclass(frozen=True)
 class Keyed:
     key: str
+
+
+@pytest.mark.parametrize("name", ["folder", "/dev/zero", "pipe", "a\0", "\ud800"])
+def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
+    """Each reader refuses what may never end, and names that a library could cut, in bounded time and by its own error."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / name
+    readers: list[tuple[Callable[[Path], object], type[Exception]]] = [
+        (file_sha256, OSError),
+        (lambda path: read_json_as(path, Keyed, hint="make it again"), DamagedError),
+        (lambda path: read_json_lines(path, STEPS), OSError),
+        (read_frame, OSError),
+        (read_user_table, OSError),
+        (load_config, ConfigError),
+        (survey_hdf5, DamagedError),
+        (load_torchscript, WeightsUnavailableError),
+    ]
+    for read, error in readers:
+        with pytest.raises(error, match=r"no(t a)? (regular )?file"):
+            read(path)
 
 
 WEIGHTS = {"weights": torch.zeros(2000)}

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,6 +23,7 @@ from hapvr.steps.training import close_training, finish_training, prepare_traini
 from hapvr.steps.videos import make_videos
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip, write_settings
+from tests.scorer.bundles import make_bundle
 from tests.steps.data_projects import folder_settings, open_project
 
 CUT = {".json", ".parquet"}
@@ -127,6 +129,22 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     assert close_training(project, run)["steps"] > 0
 
 
+@pytest.mark.slow
+def test_bundles_of_untrained_models(tmp_path: Path) -> None:
+    """They are of no training, and lie beside those that are."""
+    project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
+    folder = tmp_path / "data" / "models" / "untrained-0"
+    bundle = make_bundle(folder, onnx=True)
+    shutil.rmtree(folder / "network")
+    assert damaged(project) == []
+    for name in ("backbone.safetensors", "scorer.json", "onnx/embed.onnx"):
+        whole = (bundle / name).read_bytes()
+        damage(bundle / name)
+        (found,) = damaged(project)
+        assert str(bundle) in found.message, found
+        (bundle / name).write_bytes(whole)
+
+
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """A web site of a folder's files; its address."""
@@ -201,3 +219,21 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
     (after,) = repair(project, [found])
     assert "not a shard of the manifest" in after.message
     assert {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()} == before
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no other file system")
+def test_a_data_root_over_two_file_systems(tmp_path: Path) -> None:
+    """What is on another disk is set aside and made again, too."""
+    clip = write_clip(tmp_path / "in" / "0.mp4", seed=0, seconds=2)
+    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    with TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "data" / "frames").symlink_to(other)
+        make_frames(project, "in-00000")
+        (data,) = Path(other).rglob("data.parquet")
+        whole = data.read_bytes()
+        damage(data)
+        (after,) = repair(project, damaged(project))
+        assert (after.state, data.read_bytes() == whole) == ("repaired", True), after
+    assert [path for path in (tmp_path / "data" / ".set_aside").rglob("*") if path.is_file()] == []

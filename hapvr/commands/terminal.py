@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -70,6 +71,9 @@ IndexModelOption = Annotated[
 
 VERB_GROUPS = ("benchmarks", "index", "models", "pairs")
 """Modules of this package whose functions are verbs below the module's name."""
+
+UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
 _began = threading.Event()
 Verb = TypeVar("Verb", bound=Callable[..., None])
@@ -147,8 +151,8 @@ def show(result: Mapping[str, Any], *, as_json: bool, text: str, failed: bool = 
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text; bytes of a file name that are not UTF-8 appear escaped, in JSON as JSON escapes them."""
-    typer.echo(text.encode(errors="backslashreplace").decode(), err=err, nl=nl)
+    """Print text. What a file name holds to steer the terminal or to turn the line appears escaped, in JSON as JSON escapes it."""
+    typer.echo(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text), err=err, nl=nl)
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import HapvrError
+from hapvr.errors import DataError
 from hapvr.networks.settings import Precision
 
 if TYPE_CHECKING:
@@ -33,12 +33,15 @@ KEPT_OPERATIONS = "64"
 """Operations prepared for sizes seen before. By default it keeps 5000 of them, which is a megabyte more for each new pair of
 lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own."""
 
+CONTROL_FLOW = frozenset({"If", "Loop", "TensorIterator"})
+"""Operations that run others, which our ONNX files have none of: a loop may never end."""
+
 _cores: list[Any] = []
 _kept: OrderedDict[str, CompiledNetwork] = OrderedDict()
 _one_at_a_time = threading.RLock()
 
 
-class EngineError(HapvrError):
+class EngineError(DataError):
     """The engine cannot run this network here; the message says why, as the end of a sentence."""
 
 
@@ -62,11 +65,16 @@ class CompiledNetwork:
             "ENABLE_CPU_PINNING": False,
             "CPU_RUNTIME_CACHE_CAPACITY": KEPT_OPERATIONS,
         }
+        name = "it"
         try:
+            if isinstance(model, Path):
+                name = str(model)
+                model = core.read_model(model)
+                if found := CONTROL_FLOW & {operation.get_type_name() for operation in model.get_ops()}:
+                    raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
-            name = model if isinstance(model, Path) else "it"
-            raise EngineError(f"OpenVINO cannot load {name} ({str(error).splitlines()[-1][:200]})") from error
+            raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -123,9 +131,14 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
             model = openvino.convert_model(FrameFunction().eval(), example_input=example)
         model.reshape([-1, 3, crop_px, crop_px])
     except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        raise EngineError(f"OpenVINO cannot convert it ({said.strip()[:200]})") from error
+        raise EngineError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
     return model
+
+
+def _last_line(error: Exception) -> str:
+    """What OpenVINO says of an error at its end."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return said[-1][:200] if said else type(error).__name__
 
 
 def engine_version() -> str:

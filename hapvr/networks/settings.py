@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.settings import Rate, Settings
@@ -33,6 +33,12 @@ class Weights(Settings):
         return self
 
 
+MAX_OPTION = 4096
+"""Largest number among the options of a network, e.g. a side or a width."""
+MAX_REPEATS = 128
+REPEATING = ("depth", "layer", "block", "multiplier")
+"""Words in the names of options that say how often parts of a network are repeated, at most MAX_REPEATS times."""
+
 ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")]
 
 
@@ -49,6 +55,15 @@ class FrozenNetworkConfig(Settings):
         description="of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the "
         "processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what either made is used together",
     )
+
+    @field_validator("options")
+    @classmethod
+    def _bounded(cls, options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+        for name, value in options.items():
+            most = MAX_REPEATS if any(word in name for word in REPEATING) else MAX_OPTION
+            if not isinstance(value, str) and not -most <= value <= most:
+                raise ValueError(f"{name}: {value!s:.120} is not between {-most} and {most}")
+        return options
 
 
 BATCH_FRAMES = 32

@@ -38,6 +38,8 @@ PACKAGES = {
 }
 """By architecture: the package with its weights (ImageNet, Apache-2.0), the file in it, and the file's SHA-256."""
 
+MAX_PARAMETERS = 4_000_000_000
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbone.", "encoder.", "visual.", "trunk.")
@@ -93,6 +95,11 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             path = weights.path or _published_file(architecture)
             found = _read_state(path, architecture)
         state = _fitted(found, config, path)
+    if config.options:
+        with torch.device("meta"):
+            size = sum(values.numel() for values in _build(config, build).parameters())
+        if size > MAX_PARAMETERS:
+            raise ConfigError(f"options: {architecture} has {size:,} parameters; at most {MAX_PARAMETERS:,} are built")
     network = _build(config, build, seed=weights.seed, state=state)
     network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
     return network, WeightsIdentity(architecture, weights.source, state_sha256(network.state_dict()))
@@ -225,7 +232,7 @@ def _build(
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network: nn.Module = timm.create_model(architecture, **options)
-    except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"architecture: timm {timm.__version__} cannot make {architecture} with {config.options | dict(build)}: "
             f"{' '.join(str(error).split())[:300]}; `timm.list_models()` has the names"

@@ -10,6 +10,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,8 +171,11 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError:  # a home that may only be read
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o022:
+            raise PermissionError(f"others may write to {cache}; `chmod 700` it")
+    except OSError as error:  # a home that may only be read, or that others write to
+        warnings.warn(f"models are fetched again for each process: {error}", stacklevel=2)
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
     folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]
     with FileLock(f"{folder}.lock"):

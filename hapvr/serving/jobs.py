@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -62,24 +63,30 @@ class SearchJobs:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(SEARCHES_AT_ONCE, thread_name_prefix="search")
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._jobs: dict[str, Job] = {}
-        self.busy = 0
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def busy(self) -> int:
         """Searches that run or wait, and uploads that are being received."""
+        with self._guard:
+            return self._taken.total()
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place among those that run and wait. Raises Refusal `busy` where all are taken."""
+    def place(self, address: str) -> Iterator[None]:
+        """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half of them by this address."""
         with self._guard:
-            if self.busy >= SEARCHES_AT_ONCE + MAX_WAITING:
-                sentence = f"search: {self.busy} searches run or wait, and no more are taken; try again in {RETRY_S} s"
+            own, places = self._taken[address], SEARCHES_AT_ONCE + MAX_WAITING
+            if self.busy >= places or own >= places / 2:
+                sentence = f"search: {self.busy} searches run or wait, {own} of them yours; try again in {RETRY_S} s"
                 raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
-            self.busy += 1
+            self._taken[address] += 1
         try:
             yield
         finally:
             with self._guard:
-                self.busy -= 1
+                self._taken -= Counter({address: 1})  # one that has none left goes
 
     def start(self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]) -> None:
         """Run a search when its turn comes. release: called once, at its end."""

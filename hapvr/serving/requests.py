@@ -30,7 +30,8 @@ PREFIX = "hapvr-uploads-"
 LOCK = "in-use.lock"
 MAX_TOP = 10_000
 MAX_JSON_BYTES = 2**16
-JSON_TIMEOUT_S = 20.0
+GRACE_S = 20.0
+MIN_BYTES_S = 2**15
 UPLOAD_TIMEOUT_S = 600.0
 
 Name = Annotated[str, Field(max_length=4096)]
@@ -137,8 +138,8 @@ class DuplicateFilter(_Request):
 
 
 class BoundedBody:
-    """Middleware that refuses bodies that are too large or arrive too slowly: JSON within MAX_JSON_BYTES and JSON_TIMEOUT_S,
-    files within max_bytes and UPLOAD_TIMEOUT_S."""
+    """Middleware that refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than
+    MIN_BYTES_S after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
         self.app = app
@@ -150,8 +151,8 @@ class BoundedBody:
             return
         headers = Headers(scope=scope)
         is_file = scope["method"] == "POST" and not is_json(headers)
-        most, limit_s = (self.max_bytes, UPLOAD_TIMEOUT_S) if is_file else (MAX_JSON_BYTES, JSON_TIMEOUT_S)
-        end_s, declared = asyncio.get_running_loop().time() + limit_s, int(headers.get("content-length", 0))
+        most = self.max_bytes if is_file else MAX_JSON_BYTES
+        begun_s, declared = asyncio.get_running_loop().time(), int(headers.get("content-length", 0))
         size, arrived = 0, False
 
         async def bounded() -> Message:
@@ -161,10 +162,11 @@ class BoundedBody:
             message: Message = {}
             if declared <= most:
                 try:
-                    async with asyncio.timeout_at(end_s):
+                    async with asyncio.timeout_at(begun_s + min(GRACE_S + size / MIN_BYTES_S, UPLOAD_TIMEOUT_S)):
                         message = await receive()
                 except TimeoutError:
-                    raise Refusal(408, "upload_timeout", f"request: its body takes longer than {limit_s:g} s") from None
+                    sentence = f"request: its body comes too slowly; at least {MIN_BYTES_S:,} bytes a second are wanted"
+                    raise Refusal(408, "upload_timeout", sentence) from None
             size, arrived = size + len(message.get("body", b"")), not message.get("more_body", False)
             if max(declared, size) > most:
                 key = "; see serving.max_bytes" if is_file else ""

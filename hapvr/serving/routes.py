@@ -115,18 +115,19 @@ IndexOf = Annotated[OpenIndex, Depends(index_of)]
 @router.post("/search")
 async def search(request: Request, service: ServiceOf) -> Response:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
+    place = service.jobs.place(request.client.host if request.client else "")
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
             job, options = Job(named.query, video_id=named.id or ""), named.options()
             read = partial(_read_named, service, named)
-            held.enter_context(service.jobs.place())
+            held.enter_context(place)
         else:
             sent = UploadSearch.model_validate(dict(request.query_params))
             job, options = Job(shown_name(sent.name)), sent.options()
             path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
             read = partial(_read_upload, service, path)
-            held.enter_context(service.jobs.place())
+            held.enter_context(place)
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 

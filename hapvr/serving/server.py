@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ from hapvr.steps.project import Project
 DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
 IDLE_S = 15
-"""How long a connection may take to bring the next request, its headers included."""
+"""How long a connection may be silent after an answer."""
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -58,20 +59,32 @@ class SafeHeaders:
 
 
 class Connection(H11Protocol):
-    """uvicorn's, closed unless the headers of the first and of each further request are there within IDLE_S: uvicorn's own
-    time limit ends with the first byte."""
+    """uvicorn's. The connection number MAX_CONNECTIONS takes the place of the one whose client has been silent for longest,
+    neither sending what is due nor reading its answer: so nobody locks others out by waiting."""
+
+    heard_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        silent = [one for one in self.connections if isinstance(one, Connection) and one.waits_for_client()]
         super().connection_made(transport)
-        self.loop.call_later(IDLE_S, self._close_if_idle, self.cycle)
+        self.heard_s = self.loop.time()
+        if len(self.connections) >= MAX_CONNECTIONS and silent:
+            longest = min(silent, key=lambda one: one.heard_s)
+            longest.heard_s = math.inf  # it is in `connections` until the loop comes round
+            longest.transport.abort()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.loop.call_later(IDLE_S, self._close_if_idle, self.cycle)
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
 
-    def _close_if_idle(self, last: RequestResponseCycle | None) -> None:
-        if self.cycle is last and (last is None or last.response_complete):
-            self.timeout_keep_alive_handler()
+    def resume_writing(self) -> None:
+        self.heard_s = self.loop.time()
+        super().resume_writing()
+
+    def waits_for_client(self) -> bool:
+        """Whether the rest of a request is due, or an answer is not read."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
 def create_app(project: Project, *, any_host: bool = False, model: str | None = None) -> FastAPI:
@@ -144,7 +157,7 @@ class Server:
             server_header=False,
             lifespan="on",
             ws="none",  # whoever asks for a web socket is answered as if they had not
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=2 * MAX_CONNECTIONS,  # those that are being closed included
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=5,
         )

@@ -29,6 +29,8 @@ from hapvr.steps.project import Project
 OUTBOX_PLACE = "watch/outbox.db"
 TIMEOUT_S = 10.0
 """For one message, from the name of the server to the last header of its answer."""
+BUSY_S = 60.0
+"""How long another process may write to the outbox."""
 RETRY_WAIT_S = 30.0
 """Before the second attempt; it doubles with each."""
 MAX_WAIT_S = 3600.0
@@ -150,17 +152,19 @@ class AlertOutbox:
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on the disk when the block ends."""
         try:
-            with closing(sqlite3.connect(self._path, timeout=60)) as database:
+            with closing(sqlite3.connect(self._path, timeout=BUSY_S)) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 with database:
                     database.execute(_TABLE)
                     database.execute(_CONDITIONS)
                     yield database
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-                raise DataError(f"watch: {self._path} is in use by another process; run this again later") from error
+            damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in damage:
+                hint = "correct its permissions and free space, end what else uses it, and run this again"
+                raise DataError(f"watch: {self._path} cannot be used ({error}); {hint}") from error
             raise DamagedError(
-                f"watch: {self._path} cannot be used ({error}); restore it from a copy, or remove it: then every match is "
+                f"watch: {self._path} is damaged ({error}); restore it from a copy, or remove it: then every match is "
                 "announced again"
             ) from error
 

@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 from typer.core import TyperArgument
 
+from hapvr.commands.terminal import say, show
 from hapvr.serving.server import Server
 from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
@@ -169,6 +170,15 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
             if not isinstance(found, dict) or not {"error", "exit_code"} <= found.keys():
                 problems.append(f"{call!r:.300}: no JSON object: {result.stdout[:200]}")
     assert not problems, "\n".join([f"{len(problems)} calls", *problems[:20]])
+
+
+def test_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters, directions and what is not UTF-8 are printed escaped, which JSON reads back; other text is kept."""
+    name = "\x1b]0;x\a\x9b2J\u202efdp.exe\r\udcff é\u3000日本.mp4"
+    say(name + "\tb\nc")
+    assert capsys.readouterr().out == r"\u001b]0;x\u0007\u009b2J\u202efdp.exe\r\udcff é" + "\u3000日本.mp4\tb\nc\n"
+    show({"name": name}, as_json=True, text="")
+    assert json.loads(capsys.readouterr().out) == {"name": name}
 
 
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx.parser
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.engine import CompiledNetwork, EngineError
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.weights import WeightsIdentity
@@ -61,6 +65,27 @@ def test_only_the_network_runs_in_bfloat16() -> None:
     whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
     whitened = region_embedder(half, whitening, "cpu")(frames(8))
     torch.testing.assert_close(whitened, whitening.apply(found), rtol=0, atol=1e-6)
+
+
+CONTROL_FLOW = {
+    "Loop": "Loop (most, yes, x) <body = step (int64 n, bool a, float[1] b) => (bool c, float[1] d) "
+    "{c = Identity(a) d = Add(b, b)}>",
+    "If": "If (yes) <then_branch = one () => (float[1] b) {b = Identity(x)}, "
+    "else_branch = two () => (float[1] b) {b = Add(x, x)}>",
+    "TensorIterator": "Scan (x, x) <num_scan_inputs = 1, body = step (float[1] a, float b) => (float[1] c, float d) "
+    "{c = Add(a, a) d = Identity(b)}>",
+}
+
+
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_onnx_files_with_control_flow_are_refused(name: str, tmp_path: Path) -> None:
+    """A loop may never end, and ours have none. The file is read, not run."""
+    outputs = "z, y" if "Scan" in CONTROL_FLOW[name] else "y"
+    graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{outputs} = {CONTROL_FLOW[name]}}}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}')
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(EngineError, match=rf"a\.onnx \(it has control flow: {name}\)"):
+        CompiledNetwork(tmp_path / "a.onnx")
 
 
 class Unconvertible(nn.Module):

@@ -86,6 +86,17 @@ def test_addresses_that_others_reach_are_refused(
     assert host in said
 
 
+@pytest.mark.slow
+def test_mlflow_refuses_foreign_pages(mlflow_server: str) -> None:
+    """Its own guard does not know GraphQL, for which a browser asks first; what needs no question is not understood."""
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    for method, headers in (("OPTIONS", asks), ("POST", {"Content-Type": "text/plain"})):
+        foreign = headers | {"Origin": "http://evil.example"}
+        request = urllib.request.Request(f"{mlflow_server}/graphql", b"{}", foreign, method=method)
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(request, timeout=60)
+
+
 @pytest.mark.parametrize("command", ["pipelines.ui", "pipelines.demo"])
 def test_an_instance_has_one_server(command: str, tmp_path: Path) -> None:
     """While one serves an instance, a second one ends with exit code 2 and says what to do: two daemons start runs twice."""

@@ -111,5 +111,9 @@ def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch
         if file.is_file():
             assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
     assert pinned_uri("models:/hapvr@champion", server) == f"models:/hapvr/{version}"
+    (tmp_path / "cache" / "hapvr" / "models").chmod(0o777)
+    with pytest.warns(UserWarning, match="others may write to .*models; `chmod 700` it"):
+        found = registered_bundle("models:/hapvr@champion", server)
+    assert not found.is_relative_to(tmp_path / "cache")
     with pytest.raises(DataError, match="models:/hapvr@absent is not in the registry"):
         pinned_uri("models:/hapvr@absent", server)

@@ -72,14 +72,22 @@ class Client:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(
-        self, method: str, path: str, *, body: Any = None, headers: Mapping[str, str] | None = None, **values: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        sender: str = "127.0.0.1",
+        **values: Any,
     ) -> Answer:
-        """body: bytes or a file as they are, other values as JSON. values: of the address, after the question mark."""
+        """body: bytes or a file as they are, other values as JSON. sender: the client's address. values: of the address,
+        after the question mark."""
         given = dict(headers or {})
         if body is not None and not isinstance(body, bytes) and not hasattr(body, "read"):
             body = json.dumps(body).encode()
             given.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300, source_address=(sender, 0))
         try:
             address = quote(path) + (f"?{urlencode(values)}" if values else "")
             connection.request(method, address, body=body, headers=given)

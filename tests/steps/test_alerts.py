@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from hapvr.errors import DamagedError, DataError
 from hapvr.steps import alerts
 from hapvr.steps.alerts import AlertOutbox, deliver_alerts
 from hapvr.steps.project import Project
@@ -98,6 +101,21 @@ def test_a_message_goes_out_once_for_ever(watching: Callable[..., Project], rece
     assert deliver_alerts(project).delivered == 0
     assert len(receiver.got) == 3
     assert outbox.counts() == (3, 0)
+
+
+def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Project]) -> None:
+    """Only of one that is damaged it is said that it may be removed: without it, everything is posted again."""
+    root = watching(BUSY_S=0.1).root
+    outbox, path = AlertOutbox(root), root.local_path(alerts.OUTBOX_PLACE)
+    outbox.put({"one": "{}"})
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataError, match=r"locked.*run this again") as caught:
+            outbox.put({"two": "{}"})
+    assert "remove" not in str(caught.value)
+    path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 8)
+    with pytest.raises(DamagedError, match=r"damaged .* or remove it: then every match is announced again"):
+        outbox.check()
 
 
 def test_what_is_refused_waits_longer_each_time(watching: Callable[..., Project], receiver: Receiver) -> None:
