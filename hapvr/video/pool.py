@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pebble import ProcessFuture, ProcessPool
+from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import Decoder, sample_video
+from hapvr.video.decode import sample_video
 from hapvr.video.frames import encode_jpeg
+from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
 
 Item = TypeVar("Item")
@@ -56,6 +59,8 @@ class SampledVideo:
     file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
     """
 
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
     video_id: str
     probe: VideoProbe | None = None
     jpegs: tuple[bytes, ...] = ()
@@ -66,6 +71,10 @@ class SampledVideo:
     reason: str = ""
     message: str = ""
     file_sha256: str = ""
+
+
+_ANSWER = TypeAdapter(SampledVideo)
+"""What a confined process says of a file."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +100,29 @@ def sample_videos(
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video on which decord crashes or hangs is tried once more with PyAV alone. A video that fails
-    raises nothing: its result has the reason. digest: read each file once more for its file_sha256; a file that changes
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more for its file_sha256; a file that changes
     while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
     """
-    first = functools.partial(_sample, config=config, digest=digest)
-    second = functools.partial(_sample, config=config, digest=digest, decoder="pyav")
-    for (video_id, _), result in in_workers(first, items, config=config, retry=second, left_s=left_s):
+    _warn_of_missing_protection()
+    sample = functools.partial(_sample, config=config, digest=digest)
+    for (video_id, _), result in in_workers(sample, items, config=config, left_s=left_s):
         yield _sampled(video_id, result)
 
 
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
+    _warn_of_missing_protection()
     for (video_id, path), result in in_workers(_inspect, items, config=config):
         if isinstance(result, VideoError):
             num_bytes = path.stat().st_size if path.is_file() else 0
             result = InspectedVideo(video_id, path, num_bytes, reason=result.reason, message=str(result))
         yield result
+
+
+@functools.cache
+def _warn_of_missing_protection() -> None:
+    if missing := missing_protection():
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=3)
 
 
 def _sampled(video_id: str, result: SampledVideo | VideoError) -> SampledVideo:
@@ -116,31 +131,10 @@ def _sampled(video_id: str, result: SampledVideo | VideoError) -> SampledVideo:
     return SampledVideo(video_id, reason=result.reason, message=str(result))
 
 
-def _sample(
-    item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder = "auto", digest: bool = False
-) -> SampledVideo:
+def _sample(item: tuple[str, Path], *, config: SamplingConfig, digest: bool = False) -> SampledVideo:
     video_id, path = item
     before = _file_version(path)
-    try:
-        sample = sample_video(
-            path,
-            fps=config.fps,
-            short_side_px=config.short_side_px,
-            keep=encode_jpeg,
-            max_frames=config.max_frames,
-            decoder=decoder,
-        )
-        sampled = SampledVideo(
-            video_id,
-            sample.probe,
-            tuple(sample.kept),
-            sample.timestamps_s,
-            *(sample.size_px or (0, 0)),
-            decoder=sample.decoder,
-            message=sample.warning,
-        )
-    except VideoError as error:
-        sampled = _sampled(video_id, error)
+    sampled = replace(_confined(path, functools.partial(_frames, path, config)), video_id=video_id)
     if not digest or before is None:
         return sampled
     with contextlib.suppress(OSError):
@@ -151,6 +145,48 @@ def _sample(
     return sampled
 
 
+def _inspect(item: tuple[str, Path]) -> InspectedVideo:
+    video_id, path = item
+    check_file(path)
+    sha256, num_bytes = file_sha256(path), path.stat().st_size
+    found = _confined(path, lambda: SampledVideo("", probe_video(path)))
+    return InspectedVideo(video_id, path, num_bytes, sha256, found.probe, found.reason, found.message)
+
+
+def _confined(path: Path, function: Callable[[], SampledVideo]) -> SampledVideo:
+    """What the function makes of a file, in a process that can do nothing else. Its answer may be a lie, but not a pickle."""
+
+    def answer() -> bytes:
+        try:
+            found = function()
+        except VideoError as error:
+            found = _sampled("", error)
+        # names of files need not be UTF-8
+        message = found.message.encode(errors="backslashreplace").decode()
+        return _ANSWER.dump_json(replace(found, message=message))
+
+    check_file(path)
+    found = _ANSWER.validate_json(call_confined(answer, readable=path))
+    if len(found.jpegs) != len(found.timestamps_s):
+        raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
+    return found
+
+
+def _frames(path: Path, config: SamplingConfig) -> SampledVideo:
+    sample = sample_video(
+        path, fps=config.fps, short_side_px=config.short_side_px, keep=encode_jpeg, max_frames=config.max_frames
+    )
+    return SampledVideo(
+        "",
+        sample.probe,
+        tuple(sample.kept),
+        sample.timestamps_s,
+        *(sample.size_px or (0, 0)),
+        decoder=sample.decoder,
+        message=sample.warning,
+    )
+
+
 def _file_version(path: Path) -> tuple[int, int, int, int] | None:
     """What changes when a file is written or replaced; None where there is no file."""
     try:
@@ -158,16 +194,6 @@ def _file_version(path: Path) -> tuple[int, int, int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _inspect(item: tuple[str, Path]) -> InspectedVideo:
-    found = InspectedVideo(*item)
-    try:
-        check_file(found.path)
-        found = replace(found, sha256=file_sha256(found.path), num_bytes=found.path.stat().st_size)
-        return replace(found, probe=probe_video(found.path))
-    except VideoError as error:
-        return replace(found, reason=error.reason, message=str(error))
 
 
 def in_workers(
