@@ -136,8 +136,7 @@ class VideoReader:
             update={
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
-                # sample_videos tries a video twice at most
-                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()) / 2,
+                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )

@@ -29,7 +29,9 @@ from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_
 DOWNLOAD_FOLDER = "downloads"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
-PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video") | {"too_large": "too_large"}
+PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video") | {
+    "too_large": "too_large"
+}
 
 
 def make_videos(

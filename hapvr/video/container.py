@@ -33,10 +33,10 @@ _FORMATS = (
     "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
 )
 # Decoders of what cameras, phones, editors and sites make. FFmpeg has 500 more, each a way in for a hostile file.
-_DECODERS = frozenset(
-    "apng dnxhd dvvideo flv gif h263 h264 hevc libdav1d mjpeg mpeg1video mpeg2video mpeg4 msmpeg4 msmpeg4v1 msmpeg4v2 png "
-    "prores rawvideo theora vc1 vp8 vp9 wmv1 wmv2 wmv3".split()
-)
+_DECODERS = frozenset({
+    "apng", "dnxhd", "dvvideo", "flv", "gif", "h263", "h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4",
+    "msmpeg4", "msmpeg4v1", "msmpeg4v2", "png", "prores", "rawvideo", "theora", "vc1", "vp8", "vp9", "wmv1", "wmv2", "wmv3",
+})  # fmt: skip
 _COVERS = Disposition.attached_pic | Disposition.timed_thumbnails
 """Streams of this kind are the cover picture of a song."""
 # the decoders here are those with which FFmpeg looks into streams when it opens a file
@@ -65,7 +65,6 @@ class VideoProbe:
     pixel_aspect: float
     rotation_deg: int
     stored_px: tuple[int, int]
-    num_video_streams: int
 
 
 def check_file(path: Path) -> None:
@@ -141,7 +140,6 @@ def probe_video(path: Path) -> VideoProbe:
             pixel_aspect=aspect,
             rotation_deg=rotation_deg,
             stored_px=(first.width, first.height),
-            num_video_streams=len(container.streams.video),
         )
 
 

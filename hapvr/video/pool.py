@@ -100,8 +100,9 @@ def sample_videos(
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more for its file_sha256; a file that changes
-    while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more
+    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see
+    `in_workers`.
     """
     _warn_of_missing_protection()
     sample = functools.partial(_sample, config=config, digest=digest)
@@ -201,15 +202,13 @@ def in_workers(
     items: Iterable[Item],
     *,
     config: SamplingConfig,
-    retry: Callable[[Item], Result] | None = None,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[tuple[Item, Result | VideoError]]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item, result) in the items' order.
 
     A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
-    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
-    such an item is first tried once more by that function. A VideoError that the function raises is the item's result.
-    Memory holds at most LOOKAHEAD results per worker.
+    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that
+    the function raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
 
     left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is
     timeout. `config.timeout_s` alone does not bound a call: it begins again for each item, and after its worker has started.
@@ -219,14 +218,7 @@ def in_workers(
     if not first:
         return
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
-
-        def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Result | VideoError]:
-            found = _outcome(future, config=config, left_s=left_s)
-            if retry is not None and isinstance(found, VideoError) and found.reason in RETRYABLE:
-                again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
-                found = _outcome(again, config=config, left_s=left_s)
-            return item, found
-
+        outcome = functools.partial(_outcome, config=config, left_s=left_s)
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
@@ -294,17 +286,17 @@ class _WorkerContext(SpawnContext):
 
 
 def _outcome(
-    future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
-) -> Any | VideoError:
-    """The result of a call that was scheduled, or why there is none."""
+    item: Item, future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+) -> tuple[Item, Any]:
+    """An item and the result of its call, or why there is none."""
     try:
-        return future.result(None if left_s is None else left_s())
+        return item, future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
-        return VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+        return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
-        return error
+        return item, error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        return VideoError(
+        return item, VideoError(
             "crashed",
             f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
         )

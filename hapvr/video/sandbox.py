@@ -118,7 +118,9 @@ def confine(readable: Path) -> None:
     _checked(_LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if (abi := _landlock_abi()) >= 1:
         # files; from ABI 4 on also TCP, from 6 on also abstract sockets and signals
-        wanted = struct.pack("=QQQ", (1 << _FILE_RIGHTS[min(abi, 5) - 1]) - 1, 3, 3)[: 8 if abi < 4 else 16 if abi < 6 else 24]
+        wanted = struct.pack("=QQQ", (1 << _FILE_RIGHTS[min(abi, 5) - 1]) - 1, 3, 3)[
+            : 8 if abi < 4 else 16 if abi < 6 else 24
+        ]
         rules = _checked(_LIBC.syscall(_CREATE_RULESET, wanted, ctypes.c_size_t(len(wanted)), 0))
         for path in (readable, *_LIBRARIES):
             place = os.open(path, os.O_PATH)
@@ -147,7 +149,12 @@ def _forget_environment() -> None:
 
 def _filter(architecture: int, clone: int, refused: tuple[tuple[int, int], ...]) -> bytes:
     """The filter as instructions (code, steps if true, steps if false, operand) of the classic BPF."""
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _DIE), (_LOAD, 0, 0, _NUMBER)]
+    steps = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _DIE),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
     for first, last in refused:
         steps += [(_IF_AT_LEAST, 0, 2, first), (_IF_ABOVE, 1, 0, last), (_RETURN, 0, 0, _REFUSE)]
     steps += [(_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
