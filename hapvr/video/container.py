@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import av
 from av.container import InputContainer
@@ -67,13 +68,28 @@ class VideoProbe:
     stored_px: tuple[int, int]
 
 
-def check_file(path: Path) -> None:
-    """Raise VideoError unless path is a regular file with at least one byte; pipes and devices would block forever."""
+class FileState(NamedTuple):
+    """What changes when a file does."""
+
+    path: str
+    device: int
+    inode: int
+    num_bytes: int
+    modified_ns: int
+
+
+def check_file(path: Path) -> FileState:
+    """The state of a regular file with at least one byte; pipes and devices would block forever.
+
+    Raises VideoError: missing_file, empty_file or not_video.
+    """
     reason, problem = "missing_file", ""
     try:
         status = path.stat()
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}; check its name and permissions, or fetch it again"
+    except (OSError, ValueError) as error:
+        problem = (
+            f"cannot be read: {getattr(error, 'strerror', error)}; check its name and permissions, or fetch it again"
+        )
     else:
         if not stat.S_ISREG(status.st_mode):
             reason, problem = "not_video", "is not a regular file; wanted a video file"
@@ -83,6 +99,7 @@ def check_file(path: Path) -> None:
             problem = "may not be read by this user; check its permissions"
     if problem:
         raise VideoError(reason, f"video: {path} {problem}")
+    return FileState(str(path.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @contextlib.contextmanager

@@ -40,9 +40,6 @@ Result = TypeVar("Result")
 LOOKAHEAD = 3
 """Results held per worker while an earlier one is awaited. This bounds memory."""
 
-TASKS_PER_WORKER = 200
-"""A worker is replaced after this many videos, which returns the memory that decoders leaked."""
-
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
 
@@ -54,14 +51,16 @@ PARENT_CHECK_S = 0.5
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    jpegs: one per sampling time in timestamps_s. width_px, height_px: their size. reason: "" if frames were sampled,
-    else a code of VideoError. message: what happened; also set if only a part of the video could be decoded (reason "").
-    file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. width_px, height_px: their size.
+    reason: "" if frames were decoded, else a code of VideoError. message: what happened; also set if only a part of the
+    video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read. file_sha256: digest of the file
+    that was decoded, "" if it was not asked for or cannot be read.
     """
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
-    video_id: str
+    video_id: str = ""
+    path: Path = Path()
     probe: VideoProbe | None = None
     jpegs: tuple[bytes, ...] = ()
     timestamps_s: tuple[float, ...] = ()
@@ -70,25 +69,12 @@ class SampledVideo:
     decoder: str = ""
     reason: str = ""
     message: str = ""
+    num_bytes: int = 0
     file_sha256: str = ""
 
 
 _ANSWER = TypeAdapter(SampledVideo)
-"""What a confined process says of a file."""
-
-
-@dataclass(frozen=True)
-class InspectedVideo:
-    """Metadata of one file. num_bytes is 0 and sha256 "" if it cannot be read; probe is None, with a reason, if it is no
-    video."""
-
-    video_id: str
-    path: Path
-    num_bytes: int = 0
-    sha256: str = ""
-    probe: VideoProbe | None = None
-    reason: str = ""
-    message: str = ""
+"""What a confined process says of a file: it may be a lie, but it is no pickle."""
 
 
 def sample_videos(
@@ -104,97 +90,76 @@ def sample_videos(
     for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see
     `in_workers`.
     """
-    _warn_of_missing_protection()
-    sample = functools.partial(_sample, config=config, digest=digest)
-    for (video_id, _), result in in_workers(sample, items, config=config, left_s=left_s):
-        yield _sampled(video_id, result)
+    return _results(functools.partial(_decode, sampling=config, digest=digest), items, config=config, left_s=left_s)
 
 
-def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
+def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
+    return _results(functools.partial(_decode, sampling=None, digest=True), items, config=config)
+
+
+def _results(
+    function: Callable[[tuple[str, Path]], SampledVideo],
+    items: Iterable[tuple[str, Path]],
+    *,
+    config: SamplingConfig,
+    left_s: Callable[[], float] | None = None,
+) -> Iterator[SampledVideo]:
     _warn_of_missing_protection()
-    for (video_id, path), result in in_workers(_inspect, items, config=config):
+    for (video_id, path), result in in_workers(function, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):
-            num_bytes = path.stat().st_size if path.is_file() else 0
-            result = InspectedVideo(video_id, path, num_bytes, reason=result.reason, message=str(result))
+            result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
 
 
 @functools.cache
 def _warn_of_missing_protection() -> None:
     if missing := missing_protection():
-        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=3)
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=4)
 
 
-def _sampled(video_id: str, result: SampledVideo | VideoError) -> SampledVideo:
-    if isinstance(result, SampledVideo):
-        return result
-    return SampledVideo(video_id, reason=result.reason, message=str(result))
-
-
-def _sample(item: tuple[str, Path], *, config: SamplingConfig, digest: bool = False) -> SampledVideo:
+def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool) -> SampledVideo:
+    """sampling: None decodes the first frame alone."""
     video_id, path = item
-    before = _file_version(path)
-    sampled = replace(_confined(path, functools.partial(_frames, path, config)), video_id=video_id)
-    if not digest or before is None:
-        return sampled
-    with contextlib.suppress(OSError):
-        sampled = replace(sampled, file_sha256=file_sha256(path))
-    if _file_version(path) != before:
-        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the step again")
-        sampled = replace(_sampled(video_id, changed), file_sha256=sampled.file_sha256)
-    return sampled
-
-
-def _inspect(item: tuple[str, Path]) -> InspectedVideo:
-    video_id, path = item
-    check_file(path)
-    sha256, num_bytes = file_sha256(path), path.stat().st_size
-    found = _confined(path, lambda: SampledVideo("", probe_video(path)))
-    return InspectedVideo(video_id, path, num_bytes, sha256, found.probe, found.reason, found.message)
-
-
-def _confined(path: Path, function: Callable[[], SampledVideo]) -> SampledVideo:
-    """What the function makes of a file, in a process that can do nothing else. Its answer may be a lie, but not a pickle."""
-
-    def answer() -> bytes:
-        try:
-            found = function()
-        except VideoError as error:
-            found = _sampled("", error)
-        # names of files need not be UTF-8
-        message = found.message.encode(errors="backslashreplace").decode()
-        return _ANSWER.dump_json(replace(found, message=message))
-
-    check_file(path)
-    found = _ANSWER.validate_json(call_confined(answer, readable=path))
+    before = check_file(path)
+    found = _ANSWER.validate_json(call_confined(functools.partial(_answer, path, sampling), readable=path))
     if len(found.jpegs) != len(found.timestamps_s):
         raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
-    return found
+    sha256 = file_sha256(path) if digest else ""
+    if digest and check_file(path) != before:
+        found = SampledVideo(
+            reason="changed_file", message=f"video: {path.name} changed while it was read; run the step again"
+        )
+    return replace(found, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256)
 
 
-def _frames(path: Path, config: SamplingConfig) -> SampledVideo:
-    sample = sample_video(
-        path, fps=config.fps, short_side_px=config.short_side_px, keep=encode_jpeg, max_frames=config.max_frames
-    )
-    return SampledVideo(
-        "",
-        sample.probe,
-        tuple(sample.kept),
-        sample.timestamps_s,
-        *(sample.size_px or (0, 0)),
-        decoder=sample.decoder,
-        message=sample.warning,
-    )
-
-
-def _file_version(path: Path) -> tuple[int, int, int, int] | None:
-    """What changes when a file is written or replaced; None where there is no file."""
+def _answer(path: Path, sampling: SamplingConfig | None) -> bytes:
+    """Runs in the confined process."""
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        if sampling is None:
+            found = SampledVideo(probe=probe_video(path))
+        else:
+            sample = sample_video(
+                path,
+                fps=sampling.fps,
+                short_side_px=sampling.short_side_px,
+                keep=encode_jpeg,
+                max_frames=sampling.max_frames,
+            )
+            width_px, height_px = sample.size_px or (0, 0)
+            found = SampledVideo(
+                probe=sample.probe,
+                jpegs=tuple(sample.kept),
+                timestamps_s=sample.timestamps_s,
+                width_px=width_px,
+                height_px=height_px,
+                decoder=sample.decoder,
+                message=sample.warning,
+            )
+    except VideoError as error:
+        found = SampledVideo(reason=error.reason, message=str(error))
+    # names of files need not be UTF-8
+    return _ANSWER.dump_json(replace(found, message=found.message.encode(errors="backslashreplace").decode()))
 
 
 def in_workers(
@@ -240,7 +205,6 @@ def open_pool(
     """
     with ProcessPool(
         max_workers=workers,
-        max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
         initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
         context=_WorkerContext(),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
+import signal
 import struct
 import sysconfig
 from collections.abc import Callable
@@ -23,42 +25,34 @@ _LIBRARIES = frozenset(map(Path, map(sysconfig.get_path, ("stdlib", "platstdlib"
 # linux/landlock.h, linux/prctl.h
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ABI_OF_KERNEL, _PATH_BENEATH, _READ_FILE, _READ_FOLDER = 1, 1, 1 << 2, 1 << 3
-_FILE_RIGHTS = (13, 14, 15, 15, 16)
-"""How many kinds of access to files ABI 1, 2, ... knows; later ones know as many as the last."""
-_SET_DEATH_SIGNAL, _GET_SECCOMP, _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES, _KILL = 1, 21, 22, 38, 9
+_RULESETS = ((13, 8), (14, 8), (15, 8), (15, 16), (16, 16), (16, 24))
+"""Of ABI 1, 2, ...: kinds of access to files, and size of the head, which from 4 on has TCP and from 6 on signals to others."""
+_SET_DEATH_SIGNAL, _GET_SECCOMP, _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES = 1, 21, 22, 38
 
 # linux/filter.h, linux/seccomp.h
 _LOAD, _IF_EQUAL, _IF_ABOVE, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FLAGS, _FILTER_MODE, _CLONE_THREAD = 0, 4, 16, 2, 0x10000
-_ALLOW, _DIE, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | 38  # ENOSYS: libraries then try older calls
+_ALLOW, _DIE, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS  # libraries then try older calls
 _YOUNG = (424, 0xFFFFFFFF)
 
 # Machine -> its number in linux/audit.h, that of clone, which may make threads only, and ranges of refused system calls.
 _MACHINES: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]] = {
-    "x86_64": (
-        0xC000003E,
-        56,
-        (
-            (29, 31), (41, 55), (57, 59), (62, 62), (64, 71),  # shared memory; sockets; fork, execve; kill; semaphores
-            (76, 77), (82, 88), (90, 94), (101, 101), (103, 103),  # truncate; rename to symlink; chmod, chown; ptrace
-            (129, 129), (132, 136), (153, 156), (159, 185), (187, 200),  # signals; utime, mknod; mount; attributes; tkill
-            (205, 210), (227, 227), (234, 256), (258, 261), (263, 266),  # aio; clocks; tgkill, queues, keys; mkdirat ...
-            (268, 268), (272, 272), (278, 280), (288, 288), (297, 308),  # fchmodat; unshare; accept4; perf to setns
-            (310, 317), (319, 323), _YOUNG,  # memory of other processes; memfd, bpf, execveat, userfaultfd
-        ),
-    ),
-    "aarch64": (
-        0xC00000B7,
-        220,
-        (
-            (0, 16), (18, 18), (26, 28), (30, 31), (33, 42),  # aio, attributes; inotify; mknodat to mount
-            (45, 46), (51, 55), (58, 58), (60, 60), (75, 75),  # truncate; chroot, chmod, chown; vmsplice
-            (88, 92), (97, 97), (104, 106), (112, 112), (116, 117),  # utimensat; unshare; modules; clocks; ptrace
-            (129, 131), (138, 138), (142, 142), (161, 162), (170, 171),  # kill, tkill, tgkill; reboot; clocks
-            (180, 213), (217, 219), (221, 221), (224, 225), (235, 243),  # queues, semaphores, sockets; keys; execve
-            (261, 277), (279, 282), _YOUNG,  # prlimit to seccomp; memfd, bpf, execveat, userfaultfd
-        ),
-    ),
+    "x86_64": (0xC000003E, 56, (
+        (29, 31), (41, 55), (57, 59), (62, 62), (64, 71),  # shared memory; sockets; fork, execve; kill; semaphores
+        (76, 77), (82, 88), (90, 94), (101, 101), (103, 103),  # truncate; rename to symlink; chmod, chown; ptrace
+        (129, 129), (132, 136), (153, 156), (159, 185), (187, 200),  # signals; utime, mknod; mount; attributes; tkill
+        (205, 210), (227, 227), (234, 256), (258, 261), (263, 266),  # aio; clocks; tgkill, queues, keys; mkdirat ...
+        (268, 268), (272, 272), (278, 280), (288, 288), (297, 308),  # fchmodat; unshare; accept4; perf to setns
+        (310, 317), (319, 323), _YOUNG,  # memory of other processes; memfd, bpf, execveat, userfaultfd
+    )),
+    "aarch64": (0xC00000B7, 220, (
+        (0, 16), (18, 18), (26, 28), (30, 31), (33, 42),  # aio, attributes; inotify; mknodat to mount
+        (45, 46), (51, 55), (58, 58), (60, 60), (75, 75),  # truncate; chroot, chmod, chown; vmsplice
+        (88, 92), (97, 97), (104, 106), (112, 112), (116, 117),  # utimensat; unshare; modules; clocks; ptrace
+        (129, 131), (138, 138), (142, 142), (161, 162), (170, 171),  # kill, tkill, tgkill; reboot; clocks
+        (180, 213), (217, 219), (221, 221), (224, 225), (235, 243),  # queues, semaphores, sockets; keys; execve
+        (261, 277), (279, 282), _YOUNG,  # prlimit to seccomp; memfd, bpf, execveat, userfaultfd
+    )),
 }  # fmt: skip
 
 
@@ -83,7 +77,7 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
     if (pid := os.fork()) == 0:
         failed, answer = True, b""
         try:
-            _LIBC.prctl(_SET_DEATH_SIGNAL, _KILL, 0, 0, 0)
+            _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
             os.dup2(sending, 3)
             nothing = os.open(os.devnull, os.O_RDWR)
             for standard in range(3):
@@ -117,11 +111,9 @@ def confine(readable: Path) -> None:
     """
     _checked(_LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if (abi := _landlock_abi()) >= 1:
-        # files; from ABI 4 on also TCP, from 6 on also abstract sockets and signals
-        wanted = struct.pack("=QQQ", (1 << _FILE_RIGHTS[min(abi, 5) - 1]) - 1, 3, 3)[
-            : 8 if abi < 4 else 16 if abi < 6 else 24
-        ]
-        rules = _checked(_LIBC.syscall(_CREATE_RULESET, wanted, ctypes.c_size_t(len(wanted)), 0))
+        num_rights, size = _RULESETS[min(abi, len(_RULESETS)) - 1]
+        everything = struct.pack("=QQQ", (1 << num_rights) - 1, 3, 3)[:size]
+        rules = _checked(_LIBC.syscall(_CREATE_RULESET, everything, ctypes.c_size_t(size), 0))
         for path in (readable, *_LIBRARIES):
             place = os.open(path, os.O_PATH)
             access = _READ_FILE | (_READ_FOLDER if path in _LIBRARIES else 0)
@@ -149,12 +141,8 @@ def _forget_environment() -> None:
 
 def _filter(architecture: int, clone: int, refused: tuple[tuple[int, int], ...]) -> bytes:
     """The filter as instructions (code, steps if true, steps if false, operand) of the classic BPF."""
-    steps = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _DIE),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _DIE)]
+    steps += [(_LOAD, 0, 0, _NUMBER)]
     for first, last in refused:
         steps += [(_IF_AT_LEAST, 0, 2, first), (_IF_ABOVE, 1, 0, last), (_RETURN, 0, 0, _REFUSE)]
     steps += [(_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
