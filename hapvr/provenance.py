@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from hapvr import __version__
 
-LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "decord", "lightning-fabric")
+LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "lightning-fabric")
 
 
 @dataclass(frozen=True)

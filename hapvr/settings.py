@@ -59,9 +59,7 @@ class ServingConfig(Settings):
     )
     max_bytes: Annotated[int, Field(ge=1)] = Field(default=2_000_000_000, description="size of a video file")
     max_frames: Annotated[int, Field(ge=1)] = Field(default=3600, description="sampled frames of a video")
-    video_timeout_s: Annotated[float, Field(gt=0)] = Field(
-        default=120.0, description="for decoding one video, the second try with another decoder included"
-    )
+    video_timeout_s: Annotated[float, Field(gt=0)] = Field(default=120.0, description="for decoding one video")
     request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
     )

@@ -51,7 +51,6 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
     [
         ("mlflow", {Path("hapvr/registry")}),
         ("dagster_pipes", {Path("hapvr/trainer.py")}),
-        ("decord", {Path("hapvr/video/decode.py")}),
         ("lance", {Path("hapvr/search/vectors.py")}),
         ("lance_ray", {Path("hapvr/search/vectors.py")}),
         ("fastapi", {Path("hapvr/serving")}),
@@ -61,7 +60,7 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:
-    """MLflow is imported in registry alone, decord, Lance and OpenVINO in one module each."""
+    """MLflow is imported in registry alone, Lance and OpenVINO in one module each."""
     users = {path for path, names in roots("hapvr").items() if module in names}
     assert users
     assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()
@@ -169,11 +168,11 @@ def imported_names(path: Path) -> set[str]:
         ("hapvr.steps.sources, hapvr.steps.frames, hapvr.steps.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",
-            {"torch", "polars", "pyarrow", "mlflow", "decord", "openvino"},
+            {"torch", "polars", "pyarrow", "mlflow", "openvino"},
         ),
         (
             "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, hapvr.serving.server",
-            {"torch", "mlflow", "timm", "decord", "yt_dlp", "openvino", "matplotlib"},
+            {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
         ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),
     ],

@@ -344,7 +344,9 @@ def find_clips(videos: Path, *, out: Path, name: str) -> tuple[list[list[UserCli
             unusable[found.path] = found.reason
         else:
             duration_s = None if found.probe is None else found.probe.duration_s
-            clip = UserClip(found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.sha256, duration_s)
+            clip = UserClip(
+                found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.file_sha256, duration_s
+            )
             groups.setdefault(clip.sha256, []).append(clip)
     return list(groups.values()), unusable
 

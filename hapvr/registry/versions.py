@@ -53,7 +53,7 @@ MAX_CHARACTERS = 5000
 """The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
 
 REQUIREMENTS = (
-    "av", "decord", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
+    "av", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
     "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
 SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
-from hapvr.video.container import MAX_PIXELS, check_file
+from hapvr.video.container import MAX_PIXELS, FileState, check_file
 from hapvr.video.frames import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
@@ -60,16 +60,6 @@ class SampledFeatures:
 
 
 Outcome = SampledFeatures | VideoError
-
-
-class FileState(NamedTuple):
-    """What changes when a file does."""
-
-    path: str
-    device: int
-    inode: int
-    num_bytes: int
-    modified_ns: int
 
 
 class VideoReader:
@@ -136,8 +126,7 @@ class VideoReader:
             update={
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
-                # sample_videos tries a video twice at most
-                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()) / 2,
+                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )
@@ -259,16 +248,12 @@ class RequestVideos(contextlib.ExitStack):
 
 def _state(path: Path, limits: ServingConfig) -> FileState:
     """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
-    try:
-        check_file(path)
-        found = path.stat()
-    except (OSError, ValueError) as error:
-        raise VideoError("missing_file", f"video: {str(path)!r}: {error}; check its name") from error
-    if found.st_size > limits.max_bytes:
+    found = check_file(path)
+    if found.num_bytes > limits.max_bytes:
         raise VideoError(
-            "too_large", f"video: {path.name} has {found.st_size} bytes; serving.max_bytes is {limits.max_bytes}"
+            "too_large", f"video: {path.name} has {found.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
         )
-    return FileState(str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return found
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:

@@ -23,13 +23,15 @@ from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
 from hapvr.video.download import Downloader, DownloadResult, fetched_file
-from hapvr.video.pool import RETRYABLE, InspectedVideo, inspect_videos
+from hapvr.video.pool import RETRYABLE, SampledVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 DOWNLOAD_FOLDER = "downloads"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
-PERMANENT = {"not_video": "not_video", "no_video_stream": "not_video", "too_large": "too_large"}
+PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video") | {
+    "too_large": "too_large"
+}
 
 
 def make_videos(
@@ -146,10 +148,10 @@ def _not_fetched(result: DownloadResult) -> IndexRow:
     return row | {"path": "", "num_bytes": 0, "sha256": ""}
 
 
-def _metadata(video: InspectedVideo) -> IndexRow:
+def _metadata(video: SampledVideo) -> IndexRow:
     status = PERMANENT.get(video.reason, "")
     row = index_row(video.video_id, 1, status=status, reason=video.reason, message=video.message)
-    row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.sha256}
+    row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.file_sha256}
     names = ("duration_s", "fps", "width_px", "height_px", "codec")
     values: dict[str, Any] = {} if video.probe is None else {name: getattr(video.probe, name) for name in names}
     return row | values

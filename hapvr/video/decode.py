@@ -1,5 +1,4 @@
-"""Sampled frames of a video file: PyAV, decoding no more than is needed of H.264, and decord where it is exact for other
-codecs. The only module that imports decord.
+"""Sampled frames of a video file, decoding no more than is needed of H.264.
 
 Of H.264, non-reference frames and groups without a wanted frame are skipped. That is exact by the standard, to the last
 bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR picture.
@@ -7,13 +6,13 @@ bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR pi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import av
 import numpy as np
@@ -24,24 +23,13 @@ from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, iter_frames, iter_packets, open_video, probe_video
 from hapvr.video.frames import MAX_GAP_S, TOLERANCE_S, display_frame, frames_due, sampling_times, shown_frames
 
-Decoder = Literal["auto", "pyav"]
 Kept = TypeVar("Kept")
 
-try:
-    DECORD_VERSION: str | None = version("decord")
-except PackageNotFoundError:
-    DECORD_VERSION = None
-"""None where it is not installed; PyAV then reads everything, to the same pixels."""
-
-DECORD = f"decord {DECORD_VERSION}"
 PYAV = f"pyav {av.__version__}"
 PYAV_SELECTED = f"{PYAV}, wanted frames only"
 
 # Containers whose packets say when they are shown.
 _TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
-# decord 0.6 garbles rotated frames, numbers frames wrongly where packets are dropped or out of order, chooses its stream
-# by other rules, fails on newer codecs, gives other frames of HEVC with open groups, and other pixels of MPEG-4.
-_DECORD_CODECS = frozenset({"vp8", "vp9"})
 
 SELECTED_CODEC = "h264"
 MARGIN_S = 10.0
@@ -108,16 +96,22 @@ def sample_frames(
     fps: float,
     short_side_px: int | None,
     max_frames: int | None = None,
-    decoder: Decoder = "auto",
+    decode_all: bool = False,
 ) -> SampledFrames:
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
     shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
-    is read only up to the last of these frames. Raises VideoError as `probe_video` does.
+    is read only up to the last of these frames. decode_all: decode what is not needed, too; for comparison. Raises
+    VideoError as `probe_video` does.
     """
     sample = sample_video(
-        path, fps=fps, short_side_px=short_side_px, keep=lambda frame: frame, max_frames=max_frames, decoder=decoder
+        path,
+        fps=fps,
+        short_side_px=short_side_px,
+        keep=lambda frame: frame,
+        max_frames=max_frames,
+        decode_all=decode_all,
     )
     return SampledFrames(np.stack(sample.kept), np.array(sample.timestamps_s), sample.decoder, sample.warning)
 
@@ -129,32 +123,19 @@ def sample_video(
     short_side_px: int | None,
     keep: Callable[[NDArray[np.uint8]], Kept],
     max_frames: int | None = None,
-    decoder: Decoder = "auto",
+    decode_all: bool = False,
 ) -> Sample[Kept]:
     """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
 
     keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
     """
     probe = probe_video(path)
-    selects = probe.codec == SELECTED_CODEC
-    timed = decoder == "auto" and bool(probe.formats & _TIMED_FORMATS) and (selects or _decord_reads(probe))
-    packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if timed else None
-    if packets is not None and (selects or packets.whole):
-        try:
+    selects = not decode_all and probe.codec == SELECTED_CODEC and probe.formats & _TIMED_FORMATS
+    packets = read_packets(path, until_s=math.inf if max_frames is None else max_frames / fps) if selects else None
+    if packets is not None:
+        with contextlib.suppress(IncompleteSelectionError):  # if the file is at fault, decoding all of it says so
             return _sample_packets(Sample(path, probe, fps, short_side_px, max_frames, keep), packets)
-        except (IncompleteSelectionError, RuntimeError, IndexError):
-            pass  # if the file is at fault, decoding all of it says so
     return _sample_all(Sample(path, probe, fps, short_side_px, max_frames, keep))
-
-
-def _decord_reads(probe: VideoProbe) -> bool:
-    return (
-        DECORD_VERSION is not None
-        and probe.rotation_deg == 0
-        and probe.num_video_streams == 1
-        and probe.codec in _DECORD_CODECS
-        and probe.pixel_format == "yuv420p"
-    )
 
 
 def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
@@ -162,33 +143,12 @@ def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
     end_s = packets.times_s[-1]
     times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
     indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
-    selects = sample.probe.codec == SELECTED_CODEC
-    if selects:
-        wanted = [packets.pts[index] for index in indices.tolist()]
-        frames = (_rgb(frame, sample.path) for frame in iter_selected(sample.path, packets, wanted))
-    else:
-        frames = _decord_frames(sample.path, packets, indices.tolist())
-    width_px, height_px = sample.probe.stored_px
-    for stored, count in zip(frames, counts.tolist(), strict=True):
-        if stored.shape != (height_px, width_px, 3):
+    wanted = [packets.pts[index] for index in indices.tolist()]
+    for frame, count in zip(iter_selected(sample.path, packets, wanted), counts.tolist(), strict=True):
+        if (frame.width, frame.height) != sample.probe.stored_px:
             raise IncompleteSelectionError
-        sample.add(stored, count)
-    return sample.finish(PYAV_SELECTED if selects else DECORD, end_s=end_s if packets.whole else None)
-
-
-def _decord_frames(path: Path, packets: Packets, indices: list[int]) -> Generator[NDArray[np.uint8], None, None]:
-    import decord as untyped  # only where it is installed, and a file needs it
-
-    decord: Any = untyped
-    decord.logging.set_level(decord.logging.QUIET)
-    try:
-        reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=1)
-        if len(reader) != len(packets.pts):
-            raise IncompleteSelectionError
-        for index in indices:
-            yield reader[index].asnumpy()
-    except decord.DECORDError as error:
-        raise IncompleteSelectionError from error
+        sample.add(_rgb(frame, sample.path), count)
+    return sample.finish(PYAV_SELECTED, end_s=end_s if packets.whole else None)
 
 
 def _sample_all(sample: Sample[Kept]) -> Sample[Kept]:
@@ -229,7 +189,7 @@ class Packets:
     """Packets of a stream with a steady clock, so that packet n in display order is frame n.
 
     pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
-    in the order of the file; in H.264 all but the first begin at an IDR picture, where decoding can begin afresh. whole:
+    in the order of the file; all but the first begin at an IDR picture, where decoding can begin afresh. whole:
     whether these are all packets of the file.
     """
 
@@ -240,7 +200,7 @@ class Packets:
 
 
 def read_packets(path: Path, *, until_s: float = math.inf) -> Packets | None:
-    """Packets of the main video stream, up to those whose frames are shown after `until_s`. Decodes none of them.
+    """Packets of an H.264 file's main stream, up to those whose frames are shown after `until_s`. Decodes none of them.
 
     until_s: seconds from the first frame. None unless every packet is undamaged, in order, meant to be shown and on a
     steady clock. Raises VideoError as `open_video` does.
@@ -250,8 +210,7 @@ def read_packets(path: Path, *, until_s: float = math.inf) -> Packets | None:
     first_pts: int | None = None
     whole = True
     with open_video(path) as (container, stream):
-        codec = stream.codec_context
-        length_bytes = _length_bytes(codec.extradata) if codec.name == SELECTED_CODEC else 0
+        length_bytes = _length_bytes(stream.codec_context.extradata)
         try:
             for packet in iter_packets(container, stream):
                 if packet.size == 0:

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -23,12 +24,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pebble import ProcessFuture, ProcessPool
+from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import Decoder, sample_video
+from hapvr.video.decode import sample_video
 from hapvr.video.frames import encode_jpeg
+from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
 
 Item = TypeVar("Item")
@@ -36,9 +39,6 @@ Result = TypeVar("Result")
 
 LOOKAHEAD = 3
 """Results held per worker while an earlier one is awaited. This bounds memory."""
-
-TASKS_PER_WORKER = 200
-"""A worker is replaced after this many videos, which returns the memory that decoders leaked."""
 
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
@@ -51,12 +51,16 @@ PARENT_CHECK_S = 0.5
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    jpegs: one per sampling time in timestamps_s. width_px, height_px: their size. reason: "" if frames were sampled,
-    else a code of VideoError. message: what happened; also set if only a part of the video could be decoded (reason "").
-    file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. width_px, height_px: their size.
+    reason: "" if frames were decoded, else a code of VideoError. message: what happened; also set if only a part of the
+    video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read. file_sha256: digest of the file
+    that was decoded, "" if it was not asked for or cannot be read.
     """
 
-    video_id: str
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    video_id: str = ""
+    path: Path = Path()
     probe: VideoProbe | None = None
     jpegs: tuple[bytes, ...] = ()
     timestamps_s: tuple[float, ...] = ()
@@ -65,21 +69,12 @@ class SampledVideo:
     decoder: str = ""
     reason: str = ""
     message: str = ""
+    num_bytes: int = 0
     file_sha256: str = ""
 
 
-@dataclass(frozen=True)
-class InspectedVideo:
-    """Metadata of one file. num_bytes is 0 and sha256 "" if it cannot be read; probe is None, with a reason, if it is no
-    video."""
-
-    video_id: str
-    path: Path
-    num_bytes: int = 0
-    sha256: str = ""
-    probe: VideoProbe | None = None
-    reason: str = ""
-    message: str = ""
+_ANSWER = TypeAdapter(SampledVideo)
+"""What a confined process says of a file: it may be a lie, but it is no pickle."""
 
 
 def sample_videos(
@@ -91,83 +86,80 @@ def sample_videos(
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video on which decord crashes or hangs is tried once more with PyAV alone. A video that fails
-    raises nothing: its result has the reason. digest: read each file once more for its file_sha256; a file that changes
-    while it is decoded then fails with reason changed_file. left_s: see `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more
+    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see
+    `in_workers`.
     """
-    first = functools.partial(_sample, config=config, digest=digest)
-    second = functools.partial(_sample, config=config, digest=digest, decoder="pyav")
-    for (video_id, _), result in in_workers(first, items, config=config, retry=second, left_s=left_s):
-        yield _sampled(video_id, result)
+    return _results(functools.partial(_decode, sampling=config, digest=digest), items, config=config, left_s=left_s)
 
 
-def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[InspectedVideo]:
+def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
     """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
-    for (video_id, path), result in in_workers(_inspect, items, config=config):
+    return _results(functools.partial(_decode, sampling=None, digest=True), items, config=config)
+
+
+def _results(
+    function: Callable[[tuple[str, Path]], SampledVideo],
+    items: Iterable[tuple[str, Path]],
+    *,
+    config: SamplingConfig,
+    left_s: Callable[[], float] | None = None,
+) -> Iterator[SampledVideo]:
+    _warn_of_missing_protection()
+    for (video_id, path), result in in_workers(function, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):
-            num_bytes = path.stat().st_size if path.is_file() else 0
-            result = InspectedVideo(video_id, path, num_bytes, reason=result.reason, message=str(result))
+            result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
 
 
-def _sampled(video_id: str, result: SampledVideo | VideoError) -> SampledVideo:
-    if isinstance(result, SampledVideo):
-        return result
-    return SampledVideo(video_id, reason=result.reason, message=str(result))
+@functools.cache
+def _warn_of_missing_protection() -> None:
+    if missing := missing_protection():
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=4)
 
 
-def _sample(
-    item: tuple[str, Path], *, config: SamplingConfig, decoder: Decoder = "auto", digest: bool = False
-) -> SampledVideo:
+def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool) -> SampledVideo:
+    """sampling: None decodes the first frame alone."""
     video_id, path = item
-    before = _file_version(path)
-    try:
-        sample = sample_video(
-            path,
-            fps=config.fps,
-            short_side_px=config.short_side_px,
-            keep=encode_jpeg,
-            max_frames=config.max_frames,
-            decoder=decoder,
+    before = check_file(path)
+    found = _ANSWER.validate_json(call_confined(functools.partial(_answer, path, sampling), readable=path))
+    if len(found.jpegs) != len(found.timestamps_s):
+        raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
+    sha256 = file_sha256(path) if digest else ""
+    if digest and check_file(path) != before:
+        found = SampledVideo(
+            reason="changed_file", message=f"video: {path.name} changed while it was read; run the step again"
         )
-        sampled = SampledVideo(
-            video_id,
-            sample.probe,
-            tuple(sample.kept),
-            sample.timestamps_s,
-            *(sample.size_px or (0, 0)),
-            decoder=sample.decoder,
-            message=sample.warning,
-        )
-    except VideoError as error:
-        sampled = _sampled(video_id, error)
-    if not digest or before is None:
-        return sampled
-    with contextlib.suppress(OSError):
-        sampled = replace(sampled, file_sha256=file_sha256(path))
-    if _file_version(path) != before:
-        changed = VideoError("changed_file", f"video: {path.name} changed while it was read; run the step again")
-        sampled = replace(_sampled(video_id, changed), file_sha256=sampled.file_sha256)
-    return sampled
+    return replace(found, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256)
 
 
-def _file_version(path: Path) -> tuple[int, int, int, int] | None:
-    """What changes when a file is written or replaced; None where there is no file."""
+def _answer(path: Path, sampling: SamplingConfig | None) -> bytes:
+    """Runs in the confined process."""
     try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _inspect(item: tuple[str, Path]) -> InspectedVideo:
-    found = InspectedVideo(*item)
-    try:
-        check_file(found.path)
-        found = replace(found, sha256=file_sha256(found.path), num_bytes=found.path.stat().st_size)
-        return replace(found, probe=probe_video(found.path))
+        if sampling is None:
+            found = SampledVideo(probe=probe_video(path))
+        else:
+            sample = sample_video(
+                path,
+                fps=sampling.fps,
+                short_side_px=sampling.short_side_px,
+                keep=encode_jpeg,
+                max_frames=sampling.max_frames,
+            )
+            width_px, height_px = sample.size_px or (0, 0)
+            found = SampledVideo(
+                probe=sample.probe,
+                jpegs=tuple(sample.kept),
+                timestamps_s=sample.timestamps_s,
+                width_px=width_px,
+                height_px=height_px,
+                decoder=sample.decoder,
+                message=sample.warning,
+            )
     except VideoError as error:
-        return replace(found, reason=error.reason, message=str(error))
+        found = SampledVideo(reason=error.reason, message=str(error))
+    # names of files need not be UTF-8
+    return _ANSWER.dump_json(replace(found, message=found.message.encode(errors="backslashreplace").decode()))
 
 
 def in_workers(
@@ -175,15 +167,13 @@ def in_workers(
     items: Iterable[Item],
     *,
     config: SamplingConfig,
-    retry: Callable[[Item], Result] | None = None,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[tuple[Item, Result | VideoError]]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item, result) in the items' order.
 
     A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
-    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. With `retry`,
-    such an item is first tried once more by that function. A VideoError that the function raises is the item's result.
-    Memory holds at most LOOKAHEAD results per worker.
+    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that
+    the function raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
 
     left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is
     timeout. `config.timeout_s` alone does not bound a call: it begins again for each item, and after its worker has started.
@@ -193,14 +183,7 @@ def in_workers(
     if not first:
         return
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
-
-        def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Result | VideoError]:
-            found = _outcome(future, config=config, left_s=left_s)
-            if retry is not None and isinstance(found, VideoError) and found.reason in RETRYABLE:
-                again = pool.schedule(retry, args=(item,), timeout=config.timeout_s)
-                found = _outcome(again, config=config, left_s=left_s)
-            return item, found
-
+        outcome = functools.partial(_outcome, config=config, left_s=left_s)
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
@@ -222,7 +205,6 @@ def open_pool(
     """
     with ProcessPool(
         max_workers=workers,
-        max_tasks=TASKS_PER_WORKER,
         initializer=_prepare_worker,
         initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
         context=_WorkerContext(),
@@ -268,17 +250,17 @@ class _WorkerContext(SpawnContext):
 
 
 def _outcome(
-    future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
-) -> Any | VideoError:
-    """The result of a call that was scheduled, or why there is none."""
+    item: Item, future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+) -> tuple[Item, Any]:
+    """An item and the result of its call, or why there is none."""
     try:
-        return future.result(None if left_s is None else left_s())
+        return item, future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
-        return VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+        return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
-        return error
+        return item, error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        return VideoError(
+        return item, VideoError(
             "crashed",
             f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
         )

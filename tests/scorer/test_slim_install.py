@@ -31,7 +31,6 @@ LEFT_OUT = {
     "lightning-fabric",
     "dagster",
     "mlflow",
-    "decord",
     "matplotlib",
     "polars",
 }

@@ -54,6 +54,7 @@ def write_script(videos, text):
         (lambda videos: write_script(videos, "ffconcat version 1.0\nfile target.mp4\n"), "not_video"),
         (lambda videos: write_script(videos, "#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"), "not_video"),
         (lambda videos: videos.song(), "no_video_stream"),
+        (lambda videos: videos.numbered("rare.avi", codec="magicyuv", pixel_format="gbrp"), "unsupported_codec"),
         (lambda videos: write_text(videos.folder), "not_video"),
         (lambda videos: write_empty(videos.folder), "empty_file"),
         (lambda videos: write_pipe(videos.folder), "not_video"),
@@ -70,6 +71,7 @@ def test_probe_and_sampling_name_the_reason(videos, make, reason):
         with pytest.raises(VideoError) as caught:
             function(path)
         assert caught.value.reason == reason
+        assert reason != "unsupported_codec" or "magicyuv" in str(caught.value)
 
 
 def test_sample_frames_refuses_headers_without_frames(videos):
