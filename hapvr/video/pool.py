@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pebble import ProcessFuture, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
@@ -39,6 +39,9 @@ LOOKAHEAD = 3
 
 TASKS_PER_WORKER = 200
 """A worker is replaced after this many videos, which returns the memory that decoders leaked."""
+
+killed_workers = Counter[str]()
+"""Workers of this process that were killed or died, by reason: `timeout` or `crashed`."""
 
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
@@ -274,10 +277,12 @@ def _outcome(
     try:
         return future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
+        killed_workers["timeout"] += 1
         return VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
         return error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+        killed_workers["crashed"] += isinstance(error, ProcessExpired)
         return VideoError(
             "crashed",
             f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
