@@ -7,9 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
-from hapvr.search.marks import Mark, Verdict
-from hapvr.search.match import Match, SearchAnswer
+from hapvr.search.marks import Mark
+from hapvr.search.marks import Verdict as MarkVerdict
 
 
 class Problem(BaseModel):
@@ -34,20 +35,41 @@ class Ready(BaseModel):
     model: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownMatch(Match):
-    """offset_s: time in the reference less time in the query, where the first matching part begins."""
+class MatchRow(BaseModel):
+    """As `Match`. offset_s: time in the reference less time in the query, where the first matching part begins."""
 
+    query: str
+    reference: str
+    rank: int
+    similarity: float
+    probability: float | None
+    segments: list[Segment]
     offset_s: float | None
+    query_covered: float | None
+    reference_covered: float | None
+    mark: str
+    marked_by: str
+    marked_since: str
+    verdict: Verdict | None
+    same_file: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownAnswer(SearchAnswer):
-    """headline: the answer in a few words. query_id: of a query that is a video of the collection, else ""."""
+class Answer(BaseModel):
+    """As `SearchAnswer`. headline: it in a few words. query_id: of a query that is a video of the collection, else ""."""
 
-    headline: str
+    query: str
     query_id: str
-    matches: tuple[ShownMatch, ...]
+    headline: str
+    matches: list[MatchRow]
+    seconds: float
+    prior: float | None
+    compared: int
+    videos: int
+    warnings: list[str]
+    model: str
+    untrained: bool
+    precision: float | None
+    error: str
 
 
 class JobState(Problem):
@@ -56,7 +78,7 @@ class JobState(Problem):
     job: str
     status: Literal["waiting", "running", "done", "failed"]
     query: str
-    answer: ShownAnswer | None
+    answer: Answer | None
 
 
 class IndexState(BaseModel):
@@ -186,8 +208,8 @@ class Marks(BaseModel):
 class Marked(BaseModel):
     """mark: what is said now. before: what was taken back."""
 
-    mark: Verdict | None
-    before: Verdict | None = None
+    mark: MarkVerdict | None
+    before: MarkVerdict | None = None
 
 
 class Matrix(BaseModel):

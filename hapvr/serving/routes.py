@@ -133,13 +133,17 @@ _SENT = {
     "application/json": {"schema": NamedSearch.model_json_schema()},
     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
 }
+_OF_FILES = [
+    {"name": name, "in": "query", "schema": schema, "description": "With a file as the body"}
+    for name, schema in UploadSearch.model_json_schema()["properties"].items()
+]
 
 
 @router.post(
     "/search",
     response_model=answers.JobState,
     responses={202: {"model": answers.JobState, "description": "Not done yet: ask for the job"}},
-    openapi_extra={"requestBody": {"required": True, "content": _SENT}},
+    openapi_extra={"requestBody": {"required": True, "content": _SENT}, "parameters": _OF_FILES},
 )
 async def search(request: Request, service: ServiceOf, response: Response) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
@@ -159,11 +163,21 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
-        def work(job: Job) -> SearchAnswer:
-            index, timed = service.collection.current(), service.metrics.timed
+        def searched(index: OpenIndex, job: Job) -> SearchAnswer:
+            timed = service.metrics.timed
             with timed("read"):
                 job.query = read(index, job)
             return index.searcher.answer(job.query, options, deadline=job.deadline, timed=timed)
+
+        def work(job: Job) -> SearchAnswer:
+            index = service.collection.current()
+            try:
+                return searched(index, job)
+            except DataError:
+                newer = service.collection.current()
+                if newer is index:
+                    raise
+                return searched(newer, job)  # the other one was replaced, and removed, meanwhile
 
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
