@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from hapvr.errors import HapvrError
 from hapvr.scorer.access import Deadline
@@ -24,12 +25,12 @@ class DuplicateJob:
         self._end = Deadline(None)
         self.state = DuplicateJobState(running=False, done=0, total=0, error="")
 
-    def start(self, index: OpenIndex) -> DuplicateJobState:
-        """Begin with the shards that were not looked through yet, unless that is under way."""
+    def start(self, index: OpenIndex, *, ended: Callable[[], object]) -> DuplicateJobState:
+        """Begin with the shards that were not looked through yet, unless that is under way. ended: called at the end."""
         with self._guard:
             if not self.state.running:
                 self.state = DuplicateJobState(running=True, done=0, total=0, error="")
-                self._thread = threading.Thread(target=self._run, args=(index, self.state), name="duplicates")
+                self._thread = threading.Thread(target=self._run, args=(index, self.state, ended), name="duplicates")
                 self._thread.start()
             return self.state
 
@@ -39,7 +40,7 @@ class DuplicateJob:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, index: OpenIndex, state: DuplicateJobState) -> None:
+    def _run(self, index: OpenIndex, state: DuplicateJobState, ended: Callable[[], object]) -> None:
         try:
             counts = {
                 key: len(index.searcher.collection.video_ids(key))
@@ -62,4 +63,5 @@ class DuplicateJob:
             _LOG.exception("duplicates: unforeseen error")
             state.error = "the search for duplicates failed; the log of the service says where. Please report it"
         finally:
+            ended()
             state.running = False

@@ -343,7 +343,7 @@ def duplicate_job(service: ServiceOf) -> answers.DuplicateJobState:
 @router.post("/duplicates/job", status_code=202)
 def look_through(service: ServiceOf, index: IndexOf, _: MarkerOf) -> answers.DuplicateJobState:
     """Look through what was not looked through yet, as `hapvr duplicates` does; once at a time."""
-    return service.duplicate_job.start(index)
+    return service.duplicate_job.start(index, ended=service.duplicates.forget)
 
 
 # Media
