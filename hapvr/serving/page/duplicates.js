@@ -45,7 +45,7 @@ export async function showDuplicates(place, values) {
   const list = element("div", { class: "groups" });
   const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
   const state = element("div", { role: "status" });
-  place.append(element("h1", {}, "Duplicates"), form, count, list, state, element("p", {}, more));
+  place.append(element("h1", {}, "Duplicates"), form, state, count, list, element("p", {}, more));
   const pairs = [];
   let next = "";
   let shown = 0;
@@ -57,15 +57,15 @@ export async function showDuplicates(place, values) {
       const found = await get("duplicates", { ...given, limit: PIECE, cursor: next });
       next = found.next;
       shown += found.groups.length;
-      count.textContent = `${number(shown)} of ${number(found.total)} groups and pairs`;
       const unseen = !found.shards_searched;
+      count.textContent = unseen ? "" : `${number(shown)} of ${number(found.total)} groups and pairs`;
       if (found.shards_searched < found.shards) {
         state.replaceChildren(notice(`${unseen ? "This collection has" : "Some videos of this collection have"} not been looked ` +
           "through for duplicates yet."), element("p", {}, element("button", { type: "button", class: "main",
           onclick: () => follow(startDuplicateJob) }, "Look through them now")));
         getDuplicateJob().then((job) => job.running && follow(() => job));
       }
-      if (!found.total) list.replaceChildren(element("p", { class: "card empty" }, unseen ? "Not looked through yet." : "Nothing found."));
+      if (!found.total && !unseen) list.replaceChildren(element("p", { class: "card empty" }, "Nothing found."));
       list.append(...found.groups.map((group) => card(group, pairs)));
       keepPairs(pairs, location.hash);
     } catch (error) {
