@@ -6,7 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -20,6 +28,8 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 class Metrics(Collector):
     """busy: searches that run or wait. index: the one that is open, if there is one."""
+
+    content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, *, busy: Callable[[], int], index: Callable[[], OpenIndex | None]) -> None:
         self._busy, self._index = busy, index

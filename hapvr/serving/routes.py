@@ -16,7 +16,6 @@ import anyio
 import numpy as np
 import pyarrow as pa
 from fastapi import APIRouter, Depends, Query, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import FileResponse
 
 from hapvr import __version__
@@ -269,7 +268,7 @@ def ready(service: ServiceOf) -> answers.Ready:
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}}, response_class=Response)
 def metrics(service: ServiceOf) -> Response:
     """Counts and times since the service began, for Prometheus."""
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
 
 @router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
