@@ -16,5 +16,7 @@ USER hapvr
 ENV DAGSTER_HOME=/srv/hapvr/dagster_home DAGSTER_DISABLE_TELEMETRY=1 MLFLOW_DISABLE_TELEMETRY=true DO_NOT_TRACK=1
 VOLUME /data
 EXPOSE 3000 8000
+# Of the search service, which answers before there is an index; /ready says whether there is one.
+HEALTHCHECK --start-period=2m CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health')"]
 # `make ui` in a container; publish the port to 127.0.0.1 only, or behind a proxy with a login.
 CMD ["python", "-m", "pipelines.ui", "--host", "0.0.0.0", "--allow-remote"]

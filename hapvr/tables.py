@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,12 +117,17 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
         pq.write_table(table, path, compression="zstd")
     elif kind == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(table.column_names)
-            for row in table.to_pylist():
-                writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
+            write_csv(table, file)
     else:
         path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
+
+
+def write_csv(table: pa.Table, file: TextIO) -> None:
+    """A line of names, and a line for each row."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table.column_names)
+    for row in table.to_pylist():
+        writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
 
 
 def _checksum(table: pa.Table) -> str:

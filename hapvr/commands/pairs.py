@@ -59,7 +59,9 @@ def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
     from hapvr.search.marks import read_marks
 
     rows = read_marks(open_project(config).root).rows()
-    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}" for row in rows]
+    lines = [
+        f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}  ({row.by})" for row in rows
+    ]
     show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
 
 

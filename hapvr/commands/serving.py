@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,6 +26,9 @@ def serve(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
     ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
+    ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
     as_json: JsonOption = False,
@@ -33,6 +37,6 @@ def serve(
     from hapvr.serving.server import Server
 
     project = open_project(config, set_)
-    server = Server(project, host=host, port=port, allow_remote=allow_remote, model=model)
+    server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
     show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
     server.run()

@@ -174,6 +174,10 @@ class DataRoot:
         """Size of a file; 0 where it does not exist."""
         return int(self.filesystem.get_file_info(self.path(name)).size or 0)
 
+    def modified_s(self, name: str) -> float:
+        """When an existing file was written last, in seconds since 1970."""
+        return float(self._info(self.path(name)).mtime_ns / 1e9)
+
     def write_json(self, name: str, value: Any) -> None:
         with self.write(name) as stream:
             stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())

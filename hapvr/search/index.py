@@ -100,7 +100,7 @@ class IndexStatus:
     """What an index holds. revision: number of changes so far. provenance: what the descriptors were made with.
 
     unindexed_frames: are found too, but compared one by one. parts: of the index over frames; 0 where every frame is
-    compared.
+    compared. fragments: of both tables, files that each search opens.
     """
 
     revision: int
@@ -109,6 +109,7 @@ class IndexStatus:
     frames: int
     unindexed_frames: int
     parts: int
+    fragments: int
     provenance: dict[str, Any]
     shards: dict[str, IndexedShard]
 
@@ -265,6 +266,7 @@ class FrameIndex:
             frames=rows,
             unindexed_frames=rows - indexed if parts else 0,
             parts=parts,
+            fragments=sum(table.fragments for table in self._tables.values()),
             provenance=dict(self._state.provenance),
             shards=dict(self._state.shards),
         )

@@ -24,27 +24,35 @@ from hapvr.search.match import printable
 from hapvr.settings import explain
 
 PLACE = "marks/pairs.json"
+LOCAL_USER = "local user"
+"""Who marks pairs on the command line, and in a service without tokens."""
+
 Verdict = Literal["match", "not_a_match"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
     """first, second: what the two videos contain, their SHA-256 in hexadecimal, first < second. names: what they were
-    called when they were marked, in the same order. since: ISO 8601, UTC."""
+    called when they were marked, in the same order. since: ISO 8601, UTC. by: the name of who said it."""
 
     first: str
     second: str
     verdict: Verdict
     names: tuple[str, str]
     since: str
+    by: str
 
 
 class Marks(dict[tuple[str, str], Mark]):
     """The marks of a data root as they were when they were read, by their two digests."""
 
+    def of(self, one: str, other: str) -> Mark | None:
+        """The mark of two contents, in either order; None where there is none."""
+        return self.get(_key(one, other))
+
     def verdict(self, one: str, other: str) -> Verdict | None:
         """What was said about two contents, in either order; None where nothing was."""
-        found = self.get(_key(one, other))
+        found = self.of(one, other)
         return None if found is None else found.verdict
 
     def verdicts(self) -> list[list[str]]:
@@ -72,10 +80,18 @@ def read_marks(root: DataRoot) -> Marks:
     return Marks({(mark.first, mark.second): mark for mark in marks})
 
 
-def mark(root: DataRoot, one: str, other: str, verdict: Verdict, *, names: tuple[str, str] | None = None) -> Mark:
+def mark(
+    root: DataRoot,
+    one: str,
+    other: str,
+    verdict: Verdict,
+    *,
+    names: tuple[str, str] | None = None,
+    by: str = LOCAL_USER,
+) -> Mark:
     """Keep what somebody says about two videos, see `content_of`; it replaces what was said before.
 
-    names: what to call them; default is one and other. Raises DataError, and ArgumentError for two equal contents.
+    names: what to call them; default is one and other. by: who says it. Raises DataError, and ArgumentError for two equal contents.
     """
     shown = names or (one, other)
     named = dict(zip((content_of(root, one), content_of(root, other)), shown, strict=True))
@@ -88,6 +104,7 @@ def mark(root: DataRoot, one: str, other: str, verdict: Verdict, *, names: tuple
         verdict=verdict,
         names=(printable(named[first]), printable(named[second])),
         since=datetime.now(UTC).isoformat(timespec="seconds"),
+        by=by,
     )
     with root.lock("marks"):
         _write(root, read_marks(root) | {(first, second): made})

@@ -44,6 +44,8 @@ SCHEMA = pa.schema(
         ("ref_covered", pa.float64()),
         ("offset", pa.float64()),
         ("mark", pa.string()),
+        ("marked_by", pa.string()),
+        ("marked_since", pa.string()),
         ("verdict", pa.string()),
         ("same_file", pa.bool_()),
         ("model", pa.string()),
@@ -123,8 +125,8 @@ class Match:
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. mark: "match" where somebody marked the pair, else "". verdict: see `verdict_of`.
-    same_file: whether query and video have the same bytes.
+    no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since: who and
+    when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
     """
 
     query: str
@@ -136,6 +138,8 @@ class Match:
     query_covered: float | None = None
     reference_covered: float | None = None
     mark: str = ""
+    marked_by: str = ""
+    marked_since: str = ""
     verdict: Verdict | None = None
     same_file: bool = False
 
@@ -252,6 +256,8 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
                 "query_covered": match.query_covered,
                 "ref_covered": match.reference_covered,
                 "mark": match.mark,
+                "marked_by": match.marked_by,
+                "marked_since": match.marked_since,
                 "verdict": match.verdict,
                 "same_file": match.same_file,
                 "model": answer.model,

@@ -216,6 +216,11 @@ class VectorTable:
             column = self._dataset.take(list(rows), columns=[VECTOR])[VECTOR].combine_chunks()
         return np.asarray(column.flatten(), np.float32).reshape(len(rows), -1)
 
+    @property
+    def fragments(self) -> int:
+        """Pieces that the rows lie in; each append makes one."""
+        return len(self._dataset.get_fragments())
+
     def index_parts(self) -> tuple[int, int]:
         """(rows that the index holds, parts that it has); (0, 0) without an index."""
         with self._naming_damage():

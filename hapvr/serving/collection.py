@@ -11,6 +11,7 @@ from typing import Any
 
 from hapvr.errors import DataError, HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata, current_index
+from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
 from hapvr.steps.pictures import StoredPictures
 from hapvr.steps.project import Project
@@ -25,11 +26,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class OpenIndex:
-    """One version of the index. state: says which version that is."""
+    """One version of the index. state: says which version that is. changed_s: when it was written, since 1970."""
 
     project: Project
     searcher: Searcher
     state: str
+    changed_s: float
+
+    @cached_property
+    def fragments(self) -> int:
+        index = self.searcher.index
+        assert isinstance(index, FrameIndex)
+        return index.status().fragments
 
     @cached_property
     def pictures(self) -> StoredPictures:
@@ -54,12 +62,7 @@ class OpenIndex:
     def video_row(self, video_id: str) -> dict[str, Any]:
         """What a page shows of a video. playable: whether its file existed when it was probed."""
         metadata = self.metadata(video_id)
-        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
-        return {
-            "id": video_id,
-            **{name: getattr(metadata, name) for name in names},
-            "playable": metadata.path is not None,
-        }
+        return vars(metadata) | {"id": video_id, "playable": metadata.path is not None}
 
     def watched(self, watch_list: str) -> list[dict[str, Any]]:
         """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.
@@ -69,18 +72,13 @@ class OpenIndex:
         marks = read_marks(self.project.root)
         rows = [row for row in all_matches(self.project) if watch_list in ("", row["watch_list"])]
         return [
-            {
-                **{
-                    name: row[name]
-                    for name in ("watch_list", "query", "query_sha256", "similarity", "probability", "verdict", "model")
-                },
+            row
+            | {
                 "same_file": row["query_sha256"] == row["video_sha256"],
                 "query_id": row["query"] if row["query"] in self.searcher.collection.shard_of else "",
                 "reference": row["video_id"],
-                "query_covered": row["query_covered"],
                 "reference_covered": row["video_covered"],
                 "segments": [] if row["query_start_s"] is None else [_segment(row)],
-                "since": row["since"],
                 "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
             }
             for row in sorted(rows, key=lambda row: row["since"], reverse=True)
@@ -104,38 +102,42 @@ class Collection:
         self.project = project
         self._model = model
         self._opening = threading.Lock()
-        self._open: OpenIndex | None = None
+        self.opened: OpenIndex | None = None
+        """The index that was opened last."""
         self.problem: HapvrError | None = None
         """Why the index of this moment cannot be opened; None if it can, or nobody has tried."""
         self._looked_s = -float("inf")
         self._verified: set[str] = set()
 
-    def current(self) -> OpenIndex:
+    def current(self, *, wait: bool = True) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read.
 
-        While a changed index is being opened, others go on with the one before.
+        While a changed index is being opened, others go on with the one before. wait: for the first one to be opened.
         """
-        if self._opening.acquire(blocking=self._open is None):
+        if self._opening.acquire(blocking=wait and self.opened is None):
             try:
                 if time.monotonic() - self._looked_s >= REFRESH_S:
                     self._look()
             finally:
                 self._opening.release()
-        if self._open is None:
-            raise self.problem or DataError("search: the index could not be opened; the log of the service says why")
-        return self._open
+        if self.opened is None:
+            raise self.problem or DataError(
+                "search: the index is not open yet; ask again, or see the log of the service"
+            )
+        return self.opened
 
     def _look(self) -> None:
         root = self.project.root
         try:
             current = current_index(root)
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
-            if self._open is None or state != self._open.state:
-                self._open = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state)
-                self._open.searcher.verify_in_background(self._verified)
-                _LOG.info("the index is open: %d videos", self._open.searcher.num_videos)
+            if self.opened is None or state != self.opened.state:
+                changed_s = root.modified_s(f"{current.place}/index.json")
+                self.opened = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state, changed_s)
+                self.opened.searcher.verify_in_background(self._verified)
+                _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
             else:
-                self._open.searcher.look_at_registry()
+                self.opened.searcher.look_at_registry()
             self.problem = None
         except HapvrError as error:
             if str(error) != str(self.problem):

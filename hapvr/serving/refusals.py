@@ -70,11 +70,12 @@ def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     return status, {"error": without_paths(sentence), "code": code}
 
 
-def answer(_: Request, error: Exception) -> JSONResponse:
+def answer(request: Request, error: Exception) -> JSONResponse:
     """The handler of all errors."""
     if isinstance(error, ClientDisconnect):  # nobody is there to be answered
         return JSONResponse(None, 400)
     status, body = describe(error)
+    request.app.state.service.metrics.refusals.labels(body["code"]).inc()
     return JSONResponse(body, status, headers=error.headers if isinstance(error, HTTPException) else None)
 
 

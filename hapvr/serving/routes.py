@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -13,23 +14,26 @@ from typing import Annotated, Any
 
 import anyio
 import numpy as np
+import pyarrow as pa
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.responses import FileResponse, JSONResponse
+from starlette.responses import FileResponse
 
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
-from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
 from hapvr.search.collection import current_index
 from hapvr.search.marks import Mark, is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
-from hapvr.search.match import FrameMatrix, SearchAnswer, answer_values
+from hapvr.search.match import FrameMatrix, SearchAnswer, answer_table, answer_values
 from hapvr.search.match import Query as SearchQuery
-from hapvr.serving import jobs
+from hapvr.serving import answers, jobs
 from hapvr.serving.collection import Collection, OpenIndex
+from hapvr.serving.duplicate_job import DuplicateJob
 from hapvr.serving.duplicate_list import StoredDuplicates, after, listed
 from hapvr.serving.jobs import Job, SearchJobs
+from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal, describe, without_paths
 from hapvr.serving.requests import (
     Count,
@@ -45,7 +49,9 @@ from hapvr.serving.requests import (
     shown_name,
     suffix_of,
 )
+from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of
 from hapvr.steps.project import Project
+from hapvr.tables import write_csv
 
 READS_AT_ONCE = 4
 ANSWER_WITHIN_S = 2.0
@@ -63,20 +69,29 @@ MEDIA_TYPES = {
 }
 """Media types by suffix; browsers play others no better if they are told more."""
 
-router = APIRouter()
+ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": answers.Problem, "description": "An error"}}
+router = APIRouter(dependencies=[Depends(caller_of)], responses=ERRORS)
+probes = APIRouter(responses=ERRORS)
+"""What tells nothing of the collection, and asks for no token."""
 
 
 class Service:
     """What the endpoints share."""
 
-    def __init__(self, project: Project, *, model: str | None = None) -> None:
-        """model: as `Searcher.open` takes it. Raises ConfigError for wrong values of the environment."""
+    def __init__(
+        self, project: Project, *, model: str | None = None, bearers: Mapping[str, Caller] | None = None
+    ) -> None:
+        """model: as `Searcher.open` takes it. bearers: as `Tokens` does. Raises ConfigError for wrong values of the
+        environment."""
         self.project = project
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicates = StoredDuplicates()
+        self.duplicate_job = DuplicateJob()
+        self.tokens = Tokens(bearers)
+        self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
@@ -107,16 +122,33 @@ def index_of(request: Request) -> OpenIndex:
 
 ServiceOf = Annotated[Service, Depends(service_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
+MarkerOf = Annotated[Caller, Depends(marker_of)]
 
 
 # Searches
 
 
-@router.post("/search")
-async def search(request: Request, service: ServiceOf) -> Response:
+_SENT = {
+    "application/json": {"schema": NamedSearch.model_json_schema()},
+    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+}
+_OF_FILES = [
+    {"name": name, "in": "query", "schema": schema, "description": "With a file as the body"}
+    for name, schema in UploadSearch.model_json_schema()["properties"].items()
+]
+
+
+@router.post(
+    "/search",
+    response_model=answers.JobState,
+    responses={202: {"model": answers.JobState, "description": "Not done yet: ask for the job"}},
+    openapi_extra={"requestBody": {"required": True, "content": _SENT}, "parameters": _OF_FILES},
+)
+async def search(request: Request, service: ServiceOf, response: Response) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
     place = service.jobs.place(request.client.host if request.client else "")
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
+        held.enter_context(service.metrics.timed("total"))
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
             job, options = Job(named.query, video_id=named.id or ""), named.options()
@@ -131,18 +163,30 @@ async def search(request: Request, service: ServiceOf) -> Response:
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
+        def searched(index: OpenIndex, job: Job) -> SearchAnswer:
+            timed = service.metrics.timed
+            with timed("read"):
+                job.query = read(index, job)
+            return index.searcher.answer(job.query, options, deadline=job.deadline, timed=timed)
+
         def work(job: Job) -> SearchAnswer:
             index = service.collection.current()
-            job.query = read(index, job)
-            return index.searcher.answer(job.query, options, deadline=job.deadline)
+            try:
+                return searched(index, job)
+            except DataError:
+                newer = service.collection.current()
+                if newer is index:
+                    raise
+                return searched(newer, job)  # the other one was replaced, and removed, meanwhile
 
+        held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
     await _ended(job, ANSWER_WITHIN_S)
     if job.status == "failed" and job.error is not None:
         raise job.error
-    done = job.status == "done"
-    headers = {} if done else {"location": f"/jobs/{job.id}"}
-    return JSONResponse(service.shown(job), 200 if done else 202, headers=headers)
+    if job.status != "done":
+        response.status_code, response.headers["location"] = 202, f"/jobs/{job.id}"
+    return service.shown(job)
 
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
@@ -160,7 +204,7 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
         raise VideoError(error.reason, said) from error
 
 
-@router.get("/jobs/{job_id}")
+@router.get("/jobs/{job_id}", response_model=answers.JobState)
 async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
@@ -168,12 +212,32 @@ async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(al
     return service.shown(found)
 
 
-@router.delete("/jobs/{job_id}")
+@router.delete("/jobs/{job_id}", response_model=answers.JobState)
 async def cancel(service: ServiceOf, job_id: str) -> Any:
     """End a search that nobody waits for any more."""
     found = service.jobs.get(job_id)
     found.cancel()
     return service.shown(found)
+
+
+@router.get("/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response)
+def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -> Response:
+    """What a search has found as CSV, with the columns of `hapvr search --out`; and who keeps it, and why."""
+    found = service.jobs.get(job_id)
+    if found.status != "done":
+        raise Refusal(
+            409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
+        )
+    rows, text = answer_table([found.future.result()]).to_pylist(), io.StringIO()
+    said = {"model": _shown_model(found.future.result().model), "author": author, "note": note}
+    rows = [{name: _no_formula(value) for name, value in (row | said).items()} for row in rows]
+    write_csv(pa.Table.from_pylist(rows), text)
+    return Response(text.getvalue(), media_type="text/csv")
+
+
+def _no_formula(value: Any) -> Any:
+    """A cell that a spreadsheet takes for text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 async def _ended(job: Job, wait_s: float) -> None:
@@ -187,16 +251,32 @@ async def _ended(job: Job, wait_s: float) -> None:
 # The collection
 
 
-@router.get("/health")
-async def health(service: ServiceOf) -> Any:
+@probes.get("/health")
+async def health(service: ServiceOf) -> answers.Health:
     """Whether the service answers; it does so while searches run and while there is no index."""
-    return {"status": "ok", "version": __version__, "busy": service.jobs.busy}
+    return answers.Health(version=__version__, busy=service.jobs.busy)
 
 
-@router.get("/index")
+@probes.get("/ready")
+def ready(service: ServiceOf) -> answers.Ready:
+    """Whether searches are answered: index and model are open. Otherwise 503 says why not."""
+    searcher = service.collection.current(wait=False).searcher
+    if searcher.damage:
+        raise DamagedError(searcher.damage[0])
+    return answers.Ready(videos=searcher.num_videos, model=_shown_model(searcher.model))
+
+
+@router.get("/metrics", responses={200: {"content": {"text/plain": {}}}}, response_class=Response)
+def metrics(service: ServiceOf) -> Response:
+    """Counts and times since the service began, for Prometheus."""
+    return Response(service.metrics.text(), media_type=service.metrics.content_type)
+
+
+@router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
     """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
-    value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", "max_bytes": service.limits.max_bytes}
+    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.tokens.ticket()}
+    value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", **limits}
     try:
         found = service.collection.current()
         current = current_index(service.project.root)
@@ -223,20 +303,20 @@ def _shown_model(name: str) -> str:
     return name if name.startswith("models:/") else Path(name).name
 
 
-@router.get("/videos")
+@router.get("/videos", response_model=answers.Videos)
 def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """Videos whose id contains some letters, in order."""
     found = [video_id for video_id in index.video_ids if contains.casefold() in video_id.casefold()]
     return {"total": len(found), "videos": [index.video_row(one) for one in found[offset : offset + limit]]}
 
 
-@router.get("/videos/{video_id:path}")
+@router.get("/videos/{video_id:path}", response_model=answers.VideoRow)
 def video(index: IndexOf, video_id: str) -> Any:
     """What is known of the file of a video."""
     return index.video_row(video_id)
 
 
-@router.get("/watch")
+@router.get("/watch", response_model=answers.WatchMatches)
 def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     rows = index.watched(watch_list)
@@ -244,7 +324,7 @@ def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Coun
     return {"total": len(rows), "lists": names, "matches": rows[offset : offset + limit]}
 
 
-@router.get("/duplicates")
+@router.get("/duplicates", response_model=answers.Groups, response_model_exclude_unset=True)
 def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
     """Groups of copies and pairs of the other kinds, a piece at a time. next: the cursor of the following piece, or ""."""
     pairs, searched = service.duplicates.read(index)
@@ -254,11 +334,23 @@ def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFi
     return {"total": len(rows), "groups": shown, "next": following, **shards}
 
 
+@router.get("/duplicates/job")
+def duplicate_job(service: ServiceOf) -> answers.DuplicateJobState:
+    """How far the collection is looked through since the service began."""
+    return service.duplicate_job.state
+
+
+@router.post("/duplicates/job", status_code=202)
+def look_through(service: ServiceOf, index: IndexOf, _: MarkerOf) -> answers.DuplicateJobState:
+    """Look through what was not looked through yet, as `hapvr duplicates` does; once at a time."""
+    return service.duplicate_job.start(index, ended=service.duplicates.forget)
+
+
 # Media
 
 
 @router.head("/media/{video_id:path}", include_in_schema=False)
-@router.get("/media/{video_id:path}")
+@router.get("/media/{video_id:path}", response_class=FileResponse)
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
     metadata, code = index.metadata(video_id), ""
@@ -274,7 +366,7 @@ def media(index: IndexOf, video_id: str) -> Response:
     return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
-@router.get("/thumbnails/{video_id:path}")
+@router.get("/thumbnails/{video_id:path}", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
 async def picture(
     index: IndexOf,
     service: ServiceOf,
@@ -302,7 +394,7 @@ async def picture(
 # Pairs
 
 
-@router.get("/pairs")
+@router.get("/pairs", response_model=answers.Marks)
 def marks(service: ServiceOf) -> Any:
     """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
     try:
@@ -320,8 +412,8 @@ def marks(service: ServiceOf) -> Any:
     return {"marks": [asdict(row) | {"in_collection": known(row)} for row in rows]}
 
 
-@router.patch("/pairs")
-def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
+@router.patch("/pairs", response_model=answers.Marked, response_model_exclude_unset=True)
+def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf) -> Any:
     """Say that two videos match or do not, or take that back."""
 
     def digest(name: str) -> str:
@@ -341,11 +433,11 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf) -> Any:
     if asked.mark is None:
         gone = unmark(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}
-    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference))
+    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
     return {"mark": asked.mark}
 
 
-@router.get("/pairs/matrix")
+@router.get("/pairs/matrix", response_model=answers.Matrix)
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
     people said of the pair."""

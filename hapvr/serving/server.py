@@ -6,8 +6,9 @@ import asyncio
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,6 +22,7 @@ from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.requests import BoundedBody, upload_folder
+from hapvr.serving.tokens import Caller, read_tokens
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
@@ -87,13 +89,19 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
-def create_app(project: Project, *, any_host: bool = False, model: str | None = None) -> FastAPI:
+def create_app(
+    project: Project,
+    *,
+    any_host: bool = False,
+    model: str | None = None,
+    bearers: Mapping[str, Caller] | None = None,
+) -> FastAPI:
     """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
-    `Searcher.open` takes it.
+    `Searcher.open` takes it. bearers: as `Tokens` does.
 
     Raises ConfigError for wrong values of the environment.
     """
-    service = routes.Service(project, model=model)
+    service = routes.Service(project, model=model, bearers=bearers)
 
     def open_index() -> None:
         with suppress(HapvrError):  # which GET /index and every search say
@@ -105,6 +113,7 @@ def create_app(project: Project, *, any_host: bool = False, model: str | None = 
         with upload_folder() as service.uploads:
             yield
             service.jobs.close()
+            service.duplicate_job.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
     app = FastAPI(
@@ -116,6 +125,7 @@ def create_app(project: Project, *, any_host: bool = False, model: str | None = 
         exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
     )
     app.state.service = service
+    app.include_router(routes.probes)
     app.include_router(routes.router)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
@@ -128,18 +138,28 @@ class Server:
     """A server that listens; what is asked before `run` waits for it."""
 
     def __init__(
-        self, project: Project, *, host: str, port: int, allow_remote: bool = False, model: str | None = None
+        self,
+        project: Project,
+        *,
+        host: str,
+        port: int,
+        allow_remote: bool = False,
+        token_file: Path | None = None,
+        model: str | None = None,
     ) -> None:
-        """port: 0 for any that is free. model: as `Searcher.open` takes it.
+        """port: 0 for any that is free. token_file: as `read_tokens` takes it. model: as `Searcher.open` takes it.
 
-        Raises ArgumentError for an address that others reach, unless allow_remote, and DataError for one in use.
+        Raises ConfigError for a wrong token file; ArgumentError for an address that others reach, unless there is one or
+        allow_remote; and DataError for an address in use.
         """
-        if not is_loopback(host) and not allow_remote:
+        bearers = None if token_file is None else read_tokens(token_file)
+        if not is_loopback(host) and bearers is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
-                f"{DEFAULT_HOST}, or add --allow-remote and put a proxy with a login before it"
+                f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        self.app = create_app(project, any_host=allow_remote, model=model)
+        any_host = allow_remote or bearers is not None
+        self.app = create_app(project, any_host=any_host, model=model, bearers=bearers)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.index import FrameIndex
-from hapvr.search.marks import read_marks
+from hapvr.search.marks import Mark, read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.search.votes import Candidate
 from hapvr.settings import ServingConfig
@@ -37,6 +38,9 @@ from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
 
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
+
+Timed = Callable[[str], AbstractContextManager[object]]
+"""Given the name of a part of a search, measures how long a block takes."""
 
 UNCALIBRATED = "the model has no calibration, so it does not say how sure it is"
 
@@ -201,8 +205,18 @@ class Searcher(SearchEngine):
         digest = self.collection.metadata.of(video_id).sha256
         return Query(name=video_id, features=self.collection.whole(video_id), sha256=digest, video_id=video_id)
 
-    def answer(self, query: Query, options: SearchOptions, *, deadline: Deadline = NEVER) -> SearchAnswer:
-        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes."""
+    def answer(
+        self,
+        query: Query,
+        options: SearchOptions,
+        *,
+        deadline: Deadline = NEVER,
+        timed: Timed = lambda _: nullcontext(),
+    ) -> SearchAnswer:
+        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes.
+
+        timed: is entered for `embed`, `shortlist`, `score` and `segments`.
+        """
         if self.damage:
             raise DamagedError(self.damage[0])
         scorer, fps = self.scorer, self.scorer.sampling.fps
@@ -211,13 +225,19 @@ class Searcher(SearchEngine):
         part = query.features
         if options.part is not None:
             part = cut(part, options.part, name=query.name, fps=fps)
-        embedded = scorer.embed(part, deadline)
-        shortlist = self.shortlist(embedded, allowed=_allowed(options.folder, query.video_id))
-        candidates, lost = self.score(embedded, shortlist, deadline)
+        with timed("embed"):
+            embedded = scorer.embed(part, deadline)
+        with timed("shortlist"):
+            shortlist = self.shortlist(embedded, allowed=_allowed(options.folder, query.video_id))
+        with timed("score"):
+            candidates, lost = self.score(embedded, shortlist, deadline)
+        wanted = list(islice(self._wanted(candidates, query, options), options.top))
+        with timed("segments"):
+            located = [self.segments(embedded, one, deadline) if options.segments else None for one, *_ in wanted]
         seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
         matches: list[Match] = []
-        for candidate, probability, mark, same_file in self._wanted(candidates, query, options):
-            segments = self.segments(embedded, candidate, deadline) if options.segments else None
+        for (candidate, probability, mark, same_file), segments in zip(wanted, located, strict=True):
+            said, by, since = ("", "", "") if mark is None else (mark.verdict, mark.by, mark.since)
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
                 covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
@@ -231,15 +251,15 @@ class Searcher(SearchEngine):
                     segments=segments or (),
                     query_covered=covered[0],
                     reference_covered=covered[1],
-                    mark=mark,
+                    mark=said,
+                    marked_by=by,
+                    marked_since=since,
                     verdict=verdict_of(
-                        scorer.calibration, candidate.similarity, mark=mark, same_file=same_file, prior=options.prior
+                        scorer.calibration, candidate.similarity, mark=said, same_file=same_file, prior=options.prior
                     ),
                     same_file=same_file,
                 )
             )
-            if len(matches) == options.top:
-                break
         calibration = scorer.calibration
         return SearchAnswer(
             query=query.name,
@@ -319,7 +339,7 @@ class Searcher(SearchEngine):
 
     def _wanted(
         self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
-    ) -> Iterator[tuple[ScoredCandidate, float | None, str, bool]]:
+    ) -> Iterator[tuple[ScoredCandidate, float | None, Mark | None, bool]]:
         """Candidates that may be shown, with their probability, mark, and whether they are the query's own file: what people
         said comes before the model."""
         marks, calibration = read_marks(self.project.root), self.scorer.calibration
@@ -329,10 +349,10 @@ class Searcher(SearchEngine):
             probability = None
             if calibration is not None:
                 probability = 1.0 if same_file else calibration.probability(one.similarity, prior=options.prior)
-            mark = marks.verdict(query.sha256, content) if query.sha256 else None
+            mark = marks.of(query.sha256, content) if query.sha256 else None
             unlikely = probability is not None and probability < options.min_probability
-            if mark == "match" or (mark is None and not unlikely):
-                yield one, probability, mark or "", same_file
+            if not unlikely if mark is None else mark.verdict == "match":
+                yield one, probability, mark, same_file
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pebble import ProcessFuture, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
@@ -39,6 +39,9 @@ Result = TypeVar("Result")
 
 LOOKAHEAD = 3
 """Results held per worker while an earlier one is awaited. This bounds memory."""
+
+killed_workers = Counter[str]()
+"""Workers of this process that were killed or died, by reason: `timeout` or `crashed`."""
 
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
@@ -256,10 +259,12 @@ def _outcome(
     try:
         return item, future.result(None if left_s is None else left_s())
     except FutureTimeoutError:
+        killed_workers["timeout"] += 1
         return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
     except VideoError as error:
         return item, error
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+        killed_workers["crashed"] += isinstance(error, ProcessExpired)
         return item, VideoError(
             "crashed",
             f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -193,6 +195,53 @@ def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
     expect(page.locator("h1")).to_have_text("in/long.mp4")
     expect(page.locator("canvas.matrix")).to_be_visible()
     expect(page.get_by_role("button", name="0:01\u20130:09 = 0:20\u20130:28")).to_be_visible()
+
+
+def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, tmp_path: Path) -> None:
+    """The token is asked for once, again where it is wrong; duplicates are looked for; a mark has a name; the answer is kept."""
+    file = tmp_path / "tokens"
+    file.write_text(f"anna mark {sha256(b'secret').hexdigest()}")
+    file.chmod(0o600)
+    project = copied(client.service.project.folder, tmp_path / "served")
+    for folder in ("duplicate_pairs", "duplicate_groups"):
+        project.root.delete_folder(folder)
+    with serving(project, token_file=file) as service:
+        page.goto(f"{service.address}/#/duplicates")
+        for token in ("wrong", "secret"):
+            page.get_by_label("token").fill(token)
+            page.get_by_role("button", name="Continue").click()
+        page.get_by_role("button", name="Look through them now").click()
+        expect(page.locator(".group")).to_have_count(2)
+        assert page.locator(".notice.warning", has_text="looked through").count() == 0
+        search_for(page, service, "in/short.mp4")
+        page.locator(".result").first.click()
+        page.wait_for_function("() => [...document.querySelectorAll('video')].every((one) => one.readyState >= 2)")
+        page.locator("canvas.matrix").wait_for()
+        page.keyboard.press("m")
+        expect(page.get_by_role("button", name="Match", exact=True)).to_have_attribute("aria-pressed", "true")
+        page.get_by_role("link", name="Marks").click()
+        expect(page.locator("tbody tr")).to_contain_text("anna")
+        search_for(page, service, "in/short.mp4")
+        expect(page.locator(".badge")).to_contain_text("match by anna, 20")
+        page.wait_for_function("() => document.querySelector('.result img').naturalWidth > 0")
+        page.get_by_text("Keep this answer").click()
+        page.get_by_label("Author").fill("Anna")
+        page.get_by_label("Note").fill("case 7")
+        assert page.evaluate(NAMELESS) == []
+        screenshot(page, "search-8-keep")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Save as CSV").click()
+        assert download.value.suggested_filename == "in_short.mp4.csv"
+        (row, *_) = csv.DictReader(download.value.path().open(encoding="utf-8"))
+        assert {row[name] for name in ("marked_by", "author", "note", "model")} == {
+            "anna",
+            "Anna",
+            "case 7",
+            "bundle-0",
+        }
+        page.emulate_media(media="print")
+        assert page.get_by_role("navigation", name="Views").is_hidden()
+        screenshot(page, "search-9-print")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

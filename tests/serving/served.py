@@ -61,6 +61,7 @@ class Client:
 
     port: int
     service: Service
+    token: str = ""
 
     @property
     def uploads(self) -> list[str]:
@@ -83,7 +84,7 @@ class Client:
     ) -> Answer:
         """body: bytes or a file as they are, other values as JSON. sender: the client's address. values: of the address,
         after the question mark."""
-        given = dict(headers or {})
+        given = dict(headers or {}) | ({"authorization": f"Bearer {self.token}"} if self.token else {})
         if body is not None and not isinstance(body, bytes) and not hasattr(body, "read"):
             body = json.dumps(body).encode()
             given.setdefault("content-type", "application/json")
@@ -119,9 +120,9 @@ class Client:
 
 
 @contextmanager
-def serving(project: Project) -> Iterator[Client]:
-    """The service over a project, in a thread; it looks for a changed index at every request."""
-    server = Server(project, host="127.0.0.1", port=0)
+def serving(project: Project, **options: Any) -> Iterator[Client]:
+    """The service over a project, in a thread; it looks for a changed index at every request. options: of `Server`."""
+    server = Server(project, host="127.0.0.1", port=0, **options)
     thread = threading.Thread(target=server.run, daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hapvr.serving.collection.REFRESH_S", 0.0)

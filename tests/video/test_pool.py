@@ -15,7 +15,7 @@ from PIL import Image
 
 from hapvr.errors import VideoError
 from hapvr.video.decode import sample_frames
-from hapvr.video.pool import in_workers, sample_videos
+from hapvr.video.pool import in_workers, killed_workers, sample_videos
 from hapvr.video.settings import SamplingConfig
 
 ALONE = SamplingConfig(workers=1)
@@ -35,11 +35,13 @@ def test_in_workers_kills_a_worker_that_hangs():
 
 
 def test_in_workers_survives_workers_that_die():
-    """Death by signal, exit and exception cost their own item only, whatever is beside them."""
+    """Death by signal, exit and exception cost their own item only, whatever is beside them; deaths are counted."""
+    before = killed_workers["crashed"]
     commands = ["true", "kill -ABRT $PPID", "true", "kill -SEGV $PPID", "true", "kill -KILL $PPID", "true"]
     results = in_workers(os.system, commands, config=SamplingConfig())
     assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
     assert reasons(in_workers(int, ["1", "one", "2"], config=ALONE)) == [1, "crashed", 2]
+    assert killed_workers["crashed"] - before == 3
 
 
 def test_in_workers_bounds_memory():

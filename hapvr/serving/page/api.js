@@ -1,8 +1,49 @@
 // Calls of the service. An error of any kind has one sentence.
 
+import { element } from "./dom.js";
+
 const AWAY = "The service does not answer. Is `hapvr serve` still running?";
 const UNEXPLAINED = "The service could not do this and did not say why. Its log says more.";
 const WAIT_S = 10;
+
+let token = sessionStorage.getItem("token") ?? "";
+let ticket = ""; // for pictures and videos, which the browser loads without headers
+let asking = null;
+
+const bearer = () => token ? { authorization: `Bearer ${token}` } : {};
+
+// Asks for a token where the service wants one; all requests wait for it.
+function askForToken() {
+  return new Promise((resolve) => {
+    const input = element("input", { type: "password", required: true, autocomplete: "off", pattern: "[!-~]+" });
+    const dialog = element("dialog", { class: "card", oncancel: (event) => event.preventDefault() },
+      element("form", { class: "search", onsubmit: (event) => {
+        event.preventDefault();
+        sessionStorage.setItem("token", token = input.value);
+        dialog.remove();
+        resolve();
+      } },
+      element("label", { class: "field" }, element("span", {}, token ? "This token is not known; type another" : "Your token"), input,
+        element("small", { class: "quiet" }, "From whoever runs this service. The page forgets it when it is closed.")),
+      element("button", { type: "submit", class: "main" }, "Continue")));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+async function send(path, options = {}) {
+  const sent = token;
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: { ...options.headers, ...bearer() } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(AWAY);
+  }
+  if (answer.status !== 401) return answer;
+  if (token === sent) await (asking ??= askForToken().finally(() => { asking = null; }));
+  return send(path, options);
+}
 
 async function value(answer) {
   let found = null;
@@ -21,16 +62,7 @@ function plain(sentence) {
   return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
-async function call(path, options) {
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error(AWAY);
-  }
-  return value(answer);
-}
+const call = async (path, options) => value(await send(path, options));
 
 const query = (values) => {
   const given = Object.entries(values).filter(([, one]) => one !== undefined && one !== null && one !== "");
@@ -39,13 +71,25 @@ const query = (values) => {
 
 export const get = (path, values = {}, options = {}) => call(path + query(values), options);
 
-export const getIndex = () => get("index");
+export const getIndex = async () => {
+  const index = await get("index");
+  ticket = index.ticket;
+  return index;
+};
 export const getVideo = (id) => get(`videos/${encodeURIComponent(id)}`);
 export const getJob = (job) => get(`jobs/${encodeURIComponent(job)}`);
-export const media = (id) => `media/${encodeURIComponent(id)}`;
+export const getDuplicateJob = () => get("duplicates/job");
+export const startDuplicateJob = () => call("duplicates/job", { method: "POST" });
+export const media = (id) => `media/${encodeURIComponent(id)}${query({ ticket })}`;
 // Without a second: the first picture that shows something.
 export const thumbnail = (id, second = null, width = 192) =>
-  `thumbnails/${encodeURIComponent(id)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width })}`;
+  `thumbnails/${encodeURIComponent(id)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width, ticket })}`;
+
+// The answer of a search as a CSV file.
+export async function getTable(job, values) {
+  const answer = await send(`jobs/${encodeURIComponent(job)}/table${query(values)}`);
+  return answer.ok ? answer.blob() : value(answer);
+}
 
 export const mark = (pair, verdict) => call("pairs", {
   method: "PATCH",
@@ -69,7 +113,7 @@ export async function searchFile(file, asked, { progress, sent, signal }) {
   const begun = await new Promise((resolve, reject) => {
     const request = new XMLHttpRequest(); // fetch does not say how much was sent
     request.open("POST", `search${query({ ...asked, name: file.name })}`);
-    request.setRequestHeader("content-type", "application/octet-stream");
+    for (const [name, text] of Object.entries({ "content-type": "application/octet-stream", ...bearer() })) request.setRequestHeader(name, text);
     request.upload.onprogress = (event) => event.lengthComputable && sent(event.loaded / event.total);
     request.onload = () => resolve(new Response(request.responseText, { status: request.status }));
     request.onerror = () => reject(new Error(AWAY));
@@ -81,7 +125,7 @@ export async function searchFile(file, asked, { progress, sent, signal }) {
 }
 
 async function ended(job, { progress, signal }) {
-  const cancel = () => fetch(`jobs/${encodeURIComponent(job.job)}`, { method: "DELETE" }).catch(() => null);
+  const cancel = () => send(`jobs/${encodeURIComponent(job.job)}`, { method: "DELETE" }).catch(() => null);
   signal.addEventListener("abort", cancel);
   try {
     while (job.status === "waiting" || job.status === "running") {

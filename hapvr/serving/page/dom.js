@@ -55,12 +55,13 @@ export function chance(row) {
   if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, similarity);
   return element("div", { class: `chance ${verdictClass(row.verdict)}` },
     verdict, same, element("span", {}, probability(row.probability)),
-    element("meter", { min: 0, max: 1, low: 0.5, high: 0.9, optimum: 1, value: row.probability,
-                       "aria-label": "probability of a match" }),
+    element("meter", { min: 0, max: 1, value: row.probability, "aria-label": "probability of a match" }),
     similarity);
 }
 
 export const markNames = { match: "match", not_a_match: "not a match" };
+
+export const minute = (since) => since.slice(0, 16).replace("T", " ");
 
 // The seconds of query and video in the middle of a part; none without one: many videos begin with black.
 export const middle = (part) => part

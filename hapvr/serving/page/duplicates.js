@@ -1,6 +1,6 @@
 // Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
 
-import { get, getIndex, mark, media } from "./api.js";
+import { get, getDuplicateJob, getIndex, mark, media, startDuplicateJob } from "./api.js";
 import { bytes, chance, clock, element, markNames, notice, number, percent, probability, say } from "./dom.js";
 import { picture } from "./results.js";
 import { keepPairs, pairAddress } from "./session.js";
@@ -10,7 +10,7 @@ const KINDS = {
   copy: ["Copies", "each covers 80 % of the other"],
   contained: ["Contained", "one covers 80 % of the other"],
   overlap: ["Overlap", "parts are the same"],
-  same_incident: ["Same incident", "nothing could be aligned"],
+  same_incident: ["Same incident", "alike, but nothing could be aligned for certain"],
 };
 const FACTS = [
   ["Size", ["width_px", "height_px"], (row) => row.width_px ? `${row.width_px} × ${row.height_px}` : "–"],
@@ -45,7 +45,7 @@ export async function showDuplicates(place, values) {
   const list = element("div", { class: "groups" });
   const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
   const state = element("div", { role: "status" });
-  place.append(element("h1", {}, "Duplicates"), form, count, list, state, element("p", {}, more));
+  place.append(element("h1", {}, "Duplicates"), form, state, count, list, element("p", {}, more));
   const pairs = [];
   let next = "";
   let shown = 0;
@@ -57,12 +57,15 @@ export async function showDuplicates(place, values) {
       const found = await get("duplicates", { ...given, limit: PIECE, cursor: next });
       next = found.next;
       shown += found.groups.length;
-      count.textContent = `${number(shown)} of ${number(found.total)} groups and pairs`;
       const unseen = !found.shards_searched;
-      if (found.shards_searched < found.shards) state.replaceChildren(notice(
-        `${unseen ? "This collection has" : "Some videos of this collection have"} not been looked through for duplicates yet. ` +
-        "Run `hapvr duplicates`; this page then shows what it found."));
-      if (!found.total) list.replaceChildren(element("p", { class: "card empty" }, unseen ? "Not looked through yet." : "Nothing found."));
+      count.textContent = unseen ? "" : `${number(shown)} of ${number(found.total)} groups and pairs`;
+      if (found.shards_searched < found.shards) {
+        state.replaceChildren(notice(`${unseen ? "This collection has" : "Some videos of this collection have"} not been looked ` +
+          "through for duplicates yet."), element("p", {}, element("button", { type: "button", class: "main",
+          onclick: () => follow(startDuplicateJob) }, "Look through them now")));
+        getDuplicateJob().then((job) => job.running && follow(() => job));
+      }
+      if (!found.total && !unseen) list.replaceChildren(element("p", { class: "card empty" }, "Nothing found."));
       list.append(...found.groups.map((group) => card(group, pairs)));
       keepPairs(pairs, location.hash);
     } catch (error) {
@@ -70,6 +73,27 @@ export async function showDuplicates(place, values) {
     }
     more.disabled = false;
     more.hidden = !next;
+  }
+
+  // How far the search for duplicates is; the list again at its end.
+  async function follow(begin) {
+    const words = element("span", {}, "Looking for duplicates …");
+    const bar = element("progress", { "aria-label": "progress of the search for duplicates" });
+    state.replaceChildren(element("p", { class: "state" }, words, bar));
+    try {
+      for (let job = await begin(); job.running; job = await getDuplicateJob()) {
+        if (!place.isConnected) return;
+        words.textContent = `Looking for duplicates: ${number(job.done)} of ${number(job.total)} videos`;
+        if (job.total) [bar.max, bar.value] = [job.total, job.done];
+        await new Promise((next) => setTimeout(next, 1000));
+      }
+      const { error } = await getDuplicateJob();
+      if (error) throw new Error(error);
+      place.replaceChildren();
+      await showDuplicates(place, values);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+    }
   }
   await load();
 }

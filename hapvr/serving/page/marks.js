@@ -1,7 +1,7 @@
 // What people say about pairs: the buttons, and the list of everything that was said.
 
 import { get, mark } from "./api.js";
-import { element, markNames, notice, say } from "./dom.js";
+import { element, markNames, minute, notice, say } from "./dom.js";
 import { keepPairs, pairAddress } from "./session.js";
 
 // Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
@@ -46,7 +46,8 @@ export async function showMarks(place) {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
       row.names.map((name) => element("td", { class: "name" }, name)),
-      element("td", { class: "quiet", "data-label": "Since (UTC)" }, row.since.slice(0, 16).replace("T", " ")),
+      element("td", { class: "quiet", "data-label": "Since (UTC)" }, minute(row.since)),
+      element("td", { class: "name", "data-label": "By" }, row.by),
       element("td", { class: "actions" }, row.in_collection && element("a", { class: "button", "aria-label": `Compare ${row.names[0]} and ${row.names[1]}`,
         href: pairAddress({ query: row.names[0], reference: row.names[1] }) }, "Compare"), element("button", { type: "button", onclick: take,
         "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));
@@ -62,6 +63,6 @@ export async function showMarks(place) {
     return line;
   }));
   place.append(state, element("div", { class: "card scroll" }, element("table", { class: "stack" },
-    element("thead", {}, element("tr", {}, ["Said", "Video", "Video", "Since (UTC)", ""].map((text) => element("th", { scope: "col" }, text)))),
+    element("thead", {}, element("tr", {}, ["Said", "Video", "Video", "Since (UTC)", "By", ""].map((text) => element("th", { scope: "col" }, text)))),
     body)));
 }

@@ -1,7 +1,7 @@
 // The ranked list of one search.
 
-import { thumbnail } from "./api.js";
-import { chance, clock, element, markNames, middle, notice, number, percent, span, verdictClass } from "./dom.js";
+import { getTable, thumbnail } from "./api.js";
+import { chance, clock, element, markNames, middle, minute, notice, number, percent, span, verdictClass } from "./dom.js";
 import { answerOf, fileOf, keepPairs, pairAddress, unsaid } from "./session.js";
 
 export async function showResults(place, values) {
@@ -31,7 +31,32 @@ export async function showResults(place, values) {
   if (shown.length) place.append(list(shown));
   if (folded.length) place.append(element("details", { class: "tail" },
     element("summary", {}, `${number(folded.length)}${shown.length ? " more" : ""} that do not match`), list(folded)));
-  place.append(element("p", {}, element("a", { href: "#/" }, "New search")));
+  place.append(keep(id, answer), element("p", {}, element("a", { href: "#/" }, "New search")));
+}
+
+// The answer for a file of the case: printed with who keeps it and why, or as a table.
+function keep(id, answer) {
+  const author = element("input", { type: "text", maxLength: 200 });
+  const note = element("textarea", { rows: 2, maxLength: 2000 });
+  const state = element("div", { role: "status" });
+  const save = async () => {
+    try {
+      const address = URL.createObjectURL(await getTable(id, { author: author.value, note: note.value }));
+      element("a", { href: address, download: `${answer.query.replace(/[^\w.-]+/g, "_")}.csv` }).click();
+      URL.revokeObjectURL(address);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+    }
+  };
+  return element("details", { class: "keep" }, element("summary", {}, "Keep this answer"),
+    element("div", { class: "card search" },
+      element("label", { class: "field" }, element("span", {}, "Author"), author),
+      element("label", { class: "field" }, element("span", {}, "Note"), note),
+      element("p", { class: "quiet" }, `${minute(new Date().toISOString())} UTC, model ${answer.model}`),
+      element("div", { class: "row" },
+        element("button", { type: "button", onclick: () => window.print() }, "Print, or save as PDF"),
+        element("button", { type: "button", onclick: save }, "Save as CSV")),
+      state));
 }
 
 const isTail = (pair) => pair.match.verdict === "no match";
@@ -58,7 +83,8 @@ function row(pair, ofCollection) {
       picture(match.reference, at[1], at[1] === null ? "" : `match at ${clock(at[1])}`)),
     element("span", { class: "what" },
       element("span", { class: "name" }, match.reference),
-      match.mark && element("span", { class: `badge ${match.mark}` }, `marked: ${markNames[match.mark]}`),
+      match.mark && element("span", { class: `badge ${match.mark}` }, 
+        `marked: ${markNames[match.mark]} by ${match.marked_by}, ${minute(match.marked_since)}`),
       element("span", { class: "parts quiet" },
         match.segments.length ? match.segments.slice(0, 3).map((part) => element("span", {}, span(part)))
           : element("span", {}, "no part could be aligned"),

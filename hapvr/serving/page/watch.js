@@ -1,7 +1,7 @@
 // What the watch lists have found, the newest first.
 
 import { get, search } from "./api.js";
-import { chance, clock, element, middle, notice, number, percent, span } from "./dom.js";
+import { chance, clock, element, middle, minute, notice, number, percent, span } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./results.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
@@ -63,7 +63,7 @@ function row(match, pairs, state) {
     }
   }
   return element("tr", {},
-    element("td", { class: "quiet", "data-label": "Found (UTC)" }, match.since.slice(0, 16).replace("T", " ") || "–"),
+    element("td", { class: "quiet", "data-label": "Found (UTC)" }, minute(match.since) || "–"),
     element("td", {}, picture(match.reference, second, second === null ? "" : `match at ${clock(second)}`)),
     element("td", { class: "name" }, match.reference,
       element("span", { class: "quiet block" }, part ? span(part) : "no part could be aligned"),

@@ -1,0 +1,223 @@
+"""What the endpoints answer. A field that is not named here is never sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
+
+from hapvr.scorer.calibration import Verdict
+from hapvr.scorer.segments import Segment
+from hapvr.search.marks import Mark
+from hapvr.search.marks import Verdict as MarkVerdict
+
+
+class Problem(BaseModel):
+    """Every error: one sentence, and a code for programs."""
+
+    error: str
+    code: str
+
+
+class Health(BaseModel):
+    """busy: searches that run or wait, and uploads on their way."""
+
+    status: Literal["ok"] = "ok"
+    version: str
+    busy: int
+
+
+class Ready(BaseModel):
+    """The index that answers, and its model."""
+
+    videos: int
+    model: str
+
+
+class MatchRow(BaseModel):
+    """As `Match`. offset_s: time in the reference less time in the query, where the first matching part begins."""
+
+    query: str
+    reference: str
+    rank: int
+    similarity: float
+    probability: float | None
+    segments: list[Segment]
+    offset_s: float | None
+    query_covered: float | None
+    reference_covered: float | None
+    mark: str
+    marked_by: str
+    marked_since: str
+    verdict: Verdict | None
+    same_file: bool
+
+
+class Answer(BaseModel):
+    """As `SearchAnswer`. headline: it in a few words. query_id: of a query that is a video of the collection, else ""."""
+
+    query: str
+    query_id: str
+    headline: str
+    matches: list[MatchRow]
+    seconds: float
+    prior: float | None
+    compared: int
+    videos: int
+    warnings: list[str]
+    model: str
+    untrained: bool
+    precision: float | None
+    error: str
+
+
+class JobState(Problem):
+    """A search. error, code: why it failed, else "". answer: None until it is done."""
+
+    job: str
+    status: Literal["waiting", "running", "done", "failed"]
+    query: str
+    answer: Answer | None
+
+
+class IndexState(BaseModel):
+    """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures and videos."""
+
+    busy: int
+    problem: str
+    max_bytes: int
+    ticket: str
+    videos: int
+    shards: int = 0
+    sources: list[str] = []
+    model: str = ""
+    untrained: bool = False
+    precision: float | None = None
+    since: str = ""
+    recall: float = 0.0
+    prior: float | None = None
+    warnings: list[str] = []
+
+
+class VideoRow(BaseModel):
+    """playable: whether its file existed when it was probed."""
+
+    id: str
+    num_bytes: int
+    duration_s: float | None
+    width_px: int
+    height_px: int
+    codec: str
+    playable: bool
+
+
+class Videos(BaseModel):
+    """total: before limit and offset."""
+
+    total: int
+    videos: list[VideoRow]
+
+
+class WatchMatch(BaseModel):
+    """A video that shows footage of a query of a watch list. segments: the surest common part, if there is one."""
+
+    watch_list: str
+    query: str
+    query_sha256: str
+    query_id: str
+    reference: str
+    similarity: float
+    probability: float | None
+    verdict: str
+    same_file: bool
+    query_covered: float | None
+    reference_covered: float | None
+    segments: list[dict[str, float]]
+    mark: str
+    model: str
+    since: str
+
+
+class WatchMatches(BaseModel):
+    """lists: the names of all."""
+
+    total: int
+    lists: list[str]
+    matches: list[WatchMatch]
+
+
+class GroupedVideo(VideoRow):
+    """A video of a group, compared with its medoid, which has no values for that. keep, reason: of copies."""
+
+    medoid: bool
+    keep: bool = False
+    reason: str = ""
+    mark: str = ""
+    probability: float | None = None
+    verdict: str | None = None
+    same_file: bool = False
+    query_covered: float | None = None
+    reference_covered: float | None = None
+    query_start_s: float | None = None
+    reference_start_s: float | None = None
+
+
+class Group(BaseModel):
+    """Copies, or a pair of another kind. differing: fields in which its videos differ."""
+
+    kind: str
+    group: str
+    probability: float
+    differing: list[str]
+    members: list[GroupedVideo]
+
+
+class Groups(BaseModel):
+    """next: the cursor of the following piece, or ""."""
+
+    total: int
+    groups: list[Group]
+    next: str
+    shards_searched: int
+    shards: int
+
+
+class DuplicateJobState(BaseModel):
+    """How far the collection is looked through. error: why the last attempt ended."""
+
+    running: bool
+    done: int
+    total: int
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMark(Mark):
+    """in_collection: whether both names are those of videos that can be compared."""
+
+    in_collection: bool
+
+
+class Marks(BaseModel):
+    """The oldest first."""
+
+    marks: list[ShownMark]
+
+
+class Marked(BaseModel):
+    """mark: what is said now. before: what was taken back."""
+
+    mark: MarkVerdict | None
+    before: MarkVerdict | None = None
+
+
+class Matrix(BaseModel):
+    """values: a row per frame of the query, a column per frame of the reference. threshold: from which on frames are the same."""
+
+    query_times_s: list[float]
+    reference_times_s: list[float]
+    threshold: float
+    segments: list[Segment]
+    values: list[list[float]]
+    mark: str

@@ -1,0 +1,75 @@
+"""What Prometheus reads at GET /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from hapvr.serving.collection import OpenIndex
+from hapvr.serving.jobs import Job
+from hapvr.serving.refusals import describe
+from hapvr.video.pool import killed_workers
+
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics(Collector):
+    """busy: searches that run or wait. index: the one that is open, if there is one."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, *, busy: Callable[[], int], index: Callable[[], OpenIndex | None]) -> None:
+        self._busy, self._index = busy, index
+        self._registry = registry = CollectorRegistry()
+        said = "Searches that have ended, by the verdict of the best match, or by the code of what went wrong"
+        self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
+        said = "Seconds of a search; read: decoding and features; total: with upload and waiting"
+        self._seconds = Histogram("hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry)
+        self.refusals = Counter(
+            "hapvr_refusals", "Requests that got an error, by its code", ["code"], registry=registry
+        )
+        registry.register(self)
+        ProcessCollector(registry=registry)
+
+    def timed(self, part: str) -> AbstractContextManager[object]:
+        """Measures a block as a part of a search."""
+        return self._seconds.labels(part).time()
+
+    def ended(self, job: Job) -> None:
+        """Count a search that was started and has ended."""
+        if job.status == "done":
+            matches = job.future.result().matches
+            self._searches.labels((matches[0].verdict or "uncalibrated") if matches else "nothing").inc()
+        elif job.status == "failed" and job.error is not None:
+            self._searches.labels(describe(job.error)[1]["code"]).inc()
+
+    def text(self) -> bytes:
+        """All values, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The state of this moment."""
+        yield GaugeMetricFamily("hapvr_busy", "Searches that run or wait, and uploads on their way", value=self._busy())
+        killed = CounterMetricFamily("hapvr_killed_workers", "Decoders that hung or died", labels=["reason"])
+        for reason, count in killed_workers.copy().items():
+            killed.add_metric([reason], count)
+        yield killed
+        index = self._index()
+        if index is not None:
+            said = "Seconds since the index that answers was changed"
+            yield GaugeMetricFamily("hapvr_index_age_seconds", said, value=time.time() - index.changed_s)
+            yield GaugeMetricFamily("hapvr_index_videos", "Videos of the index", value=index.searcher.num_videos)
+            yield GaugeMetricFamily("hapvr_index_fragments", "Files of its tables", value=index.fragments)

@@ -1,0 +1,114 @@
+"""Who may ask the service: bearer tokens, of which a file has the digests, and tickets for what browsers load without headers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from hapvr.errors import ConfigError
+from hapvr.search.marks import LOCAL_USER
+from hapvr.serving.refusals import Refusal
+
+TICKET_S = 6 * 3600
+"""A ticket is good for this long at least and for twice as long at most."""
+
+_LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
+_BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who asks: by what name, and whether they may change marks and start work or only read."""
+
+    name: str
+    may_mark: bool
+
+
+ANYBODY = Caller(LOCAL_USER, may_mark=True)
+
+
+def read_tokens(path: Path) -> dict[str, Caller]:
+    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read too.
+
+    Raises ConfigError for a file that others can read or change, and for a line that says something else.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode, lines = os.fstat(file.fileno()).st_mode, file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens") from error
+    if mode & 0o077:
+        raise ConfigError(f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`")
+    found: dict[str, Caller] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            parts = _LINE.fullmatch(line.strip())
+            if parts is None:  # which may be a token itself, so it is not shown
+                wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal"
+                raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
+            name, role, digest = parts.groups()
+            if digest in found or name in {one.name for one in found.values()}:
+                raise ConfigError(f"--token-file {path}, line {number}: an earlier line has this name or token")
+            found[digest] = Caller(name, may_mark=role == "mark")
+    if not found:
+        raise ConfigError(f"--token-file {path}: it has no token; see docs/search.md, Tokens")
+    return found
+
+
+class Tokens:
+    """Tells who asks. bearers: see `read_tokens`; None where everybody may do everything."""
+
+    def __init__(self, bearers: Mapping[str, Caller] | None) -> None:
+        self._bearers = bearers
+        self._secret = secrets.token_bytes()
+
+    def bearer(self, token: str) -> Caller | None:
+        """Whose token this is; the time it takes does not depend on it."""
+        if self._bearers is None:
+            return ANYBODY
+        given, found = hashlib.sha256(token.encode()).hexdigest(), None
+        for digest, caller in self._bearers.items():
+            if hmac.compare_digest(digest, given):
+                found = caller
+        return found
+
+    def ticket(self) -> str:
+        """A word that lets a browser load videos and pictures; "" where it needs none."""
+        return "" if self._bearers is None else self._ticket(1)
+
+    def admits(self, ticket: str) -> bool:
+        """Whether a ticket was given out by this service, and not long ago."""
+        return any(hmac.compare_digest(ticket.encode(), self._ticket(ahead).encode()) for ahead in (0, 1))
+
+    def _ticket(self, ahead: int) -> str:
+        return hmac.digest(self._secret, str(int(time.time() // TICKET_S) + ahead).encode(), "sha256").hex()
+
+
+def caller_of(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Caller:
+    """Who sent a request. Raises Refusal `no_token` for nobody that is known."""
+    tokens: Tokens = request.app.state.service.tokens
+    found = tokens.bearer(given.credentials if given else "")
+    if found is None and request.url.path.startswith(("/media/", "/thumbnails/")):
+        found = Caller("ticket", may_mark=False) if tokens.admits(request.query_params.get("ticket", "")) else None
+    if found is None:
+        sentence = "token: this service answers to those with a token; send it as `Authorization: Bearer TOKEN`"
+        raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
+    return found
+
+
+def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
+    if not caller.may_mark:
+        raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")
+    return caller

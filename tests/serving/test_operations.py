@@ -1,0 +1,143 @@
+"""What those who run the service look at: readiness, metrics, the interface, and a reload under load."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from hapvr.steps.search_index import update_index
+from hapvr.steps.search_model import search_model
+from tests.serving.served import Answer, Client, serving
+from tests.steps.search_projects import copied
+
+SHORT = "in/short.mp4"
+INTERFACE = Path(__file__).with_name("interface.json")
+
+
+def values(client: Client) -> dict[tuple[str, ...], float]:
+    """(name, label) -> value of all that Prometheus reads."""
+    text = client.get("/metrics").body.decode()
+    samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+    return {(one.name, *(text for name, text in one.labels.items() if name != "le")): one.value for one in samples}
+
+
+def test_metrics_count_what_happened(client: Client, tmp_path: Path) -> None:
+    """Searches by verdict and by what went wrong, seconds by part, refusals, and the index."""
+    before = values(client)
+
+    def more(*key: str) -> float:
+        return values(client)[key] - before.get(key, 0)
+
+    best = client.search(id=SHORT, top=1).json["answer"]["matches"][0]
+    assert client.search(id="in/absent.mp4").status == 404
+    damaged = tmp_path / "damaged.mp4"
+    damaged.write_bytes(bytes(1000))
+    failed = client.upload(damaged)
+    assert client.get("/videos", limit=0).status == 400
+    assert more("hapvr_searches_total", best["verdict"]) == 1
+    assert more("hapvr_searches_total", "unknown_id") == 1
+    assert more("hapvr_searches_total", failed.json["code"]) == 1
+    assert more("hapvr_refusals_total", "wrong_request") == 1
+    for part, count in (("read", 3), ("embed", 1), ("shortlist", 1), ("score", 1), ("segments", 1), ("total", 3)):
+        assert more("hapvr_search_seconds_count", part) == count, part
+    found = values(client)
+    assert (found["hapvr_busy",], found["hapvr_index_videos",]) == (0, 11)
+    assert found["hapvr_index_age_seconds",] > 0
+    assert found["hapvr_index_fragments",] >= 2
+    assert found["process_resident_memory_bytes",] > 0
+
+
+def test_ready_means_that_searches_are_answered(collection: Path, tmp_path: Path) -> None:
+    """503 with the reason without an index, and once one is found damaged; 200 in between. Health does not mind."""
+    project = copied(collection, tmp_path)
+    place = project.root.local_path("search/current.json")
+    whole = place.read_bytes()
+    place.unlink()
+    with serving(project) as client:
+        refused = client.get("/ready")
+        assert (refused.status, refused.json["code"]) == (503, "no_index")
+        assert "`hapvr index build` makes one" in refused.json["error"]
+        place.write_bytes(whole)
+        assert client.get("/ready").json == {"videos": 11, "model": "bundle-0"}
+        client.service.collection.current().searcher.damage.append("search: a file is damaged")
+        assert (client.get("/ready").status, client.get("/health").status) == (503, 200)
+
+
+def shape(schema: Mapping[str, Any]) -> str:
+    """The name of what an endpoint takes or gives, or names of its fields; "" for a value."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "properties" in schema:
+        shapes = {name: shape(one) for name, one in schema["properties"].items()}
+        return " ".join(f"{name}:{kind}" if kind else name for name, kind in shapes.items())
+    inner = [schema["items"]] if "items" in schema else schema.get("anyOf", [])
+    return next(filter(None, map(shape, inner)), "")
+
+
+def interface(document: Mapping[str, Any]) -> dict[str, str]:
+    """An OpenAPI document in a line per endpoint (parameters, body, answers by status) and per object with its fields."""
+
+    def content(value: Mapping[str, Any]) -> str:
+        return ", ".join(
+            f"{kind} {shape(one.get('schema', {}))}".strip() for kind, one in value.get("content", {}).items()
+        )
+
+    found = {
+        f"{method.upper()} {path}": " | ".join(
+            [
+                " ".join(one["name"] for one in told.get("parameters", [])),
+                content(told.get("requestBody", {})),
+                *(f"{code} {content(told['responses'][code])}" for code in sorted(told["responses"])),
+            ]
+        )
+        for path, methods in document["paths"].items()
+        for method, told in methods.items()
+    }
+    return found | {name: shape(schema) for name, schema in document["components"]["schemas"].items()}
+
+
+def test_the_interface_is_the_one_that_was_reviewed(client: Client) -> None:
+    """After a wanted change, put what this test prints into the file. Every endpoint says what it does."""
+    document = client.get("/openapi.json").json
+    found = interface(document)
+    sys.stdout.write(json.dumps(found, indent=1))
+    assert found == json.loads(INTERFACE.read_text(encoding="utf-8"))
+    for methods in document["paths"].values():
+        assert all(told["summary"] and told["description"] for told in methods.values())
+
+
+def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: Path) -> None:
+    """Four clients search without a pause while the index is built anew three times, and old ones are removed."""
+    project = copied(collection, tmp_path)
+    model = search_model(project, str(collection / "bundle-0"))
+    ended = threading.Event()
+
+    def ask(client: Client) -> list[Answer]:
+        found = []
+        while not ended.is_set():
+            found.append(client.search(id=SHORT, segments=False))
+        return found
+
+    with serving(project) as client, ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask, client) for _ in range(4)]
+        opened = set()
+        try:
+            for _ in range(3):
+                place = update_index(project, model, rebuild=True).serving.place
+                while place not in client.service.collection.current().state:
+                    time.sleep(0.1)
+                opened.add(place)
+        finally:
+            ended.set()
+        answers = [answer for one in asking for answer in one.result()]
+    assert len(opened) == 3
+    assert len(answers) > 4
+    assert {answer.status for answer in answers} == {200}, [answer.body for answer in answers if answer.status != 200]

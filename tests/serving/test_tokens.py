@@ -1,0 +1,86 @@
+"""Bearer tokens: who may read, who may mark, and what a token file must be like."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import ConfigError
+from hapvr.serving.tokens import TICKET_S, read_tokens
+from tests.serving.served import serving
+from tests.steps.search_projects import copied
+
+SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
+READ, MARK = f"ben read {sha256(b'r').hexdigest()}", f"anna mark {sha256(b'm').hexdigest()}"
+
+
+def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
+    file = folder / "tokens"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    file.chmod(mode)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "said"),
+    [
+        ([READ], 0o644, "run `chmod 600 "),
+        ([READ], 0o620, "run `chmod 600 "),
+        (["# nobody", ""], 0o600, "it has no token"),
+        ([READ, "my secret token"], 0o600, "line 2: wanted a name, `read` or `mark`"),
+        ([READ.replace("read", "admin")], 0o600, "line 1: wanted"),
+        ([READ.upper()], 0o600, "line 1: wanted"),
+        ([READ, READ.replace("read", "mark")], 0o600, "line 2: an earlier line has this name or token"),
+        ([READ, READ.replace("ben", "eve")], 0o600, "line 2: an earlier line has this name or token"),
+    ],
+    ids=str,
+)
+def test_a_wrong_token_file_is_refused(tmp_path: Path, lines: list[str], mode: int, said: str) -> None:
+    """In one sentence, which does not show the line: it may be a token."""
+    with pytest.raises(ConfigError) as refusal:
+        read_tokens(written(tmp_path, *lines, mode=mode))
+    assert said in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+    with pytest.raises(ConfigError, match="it cannot be read"):
+        read_tokens(tmp_path)
+
+
+def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody without a token; readers do not mark; a mark has the name of who made it. Probes and the page are for all."""
+    with serving(copied(collection, tmp_path), token_file=written(tmp_path, READ, "# comment", MARK)) as nobody:
+        ben, anna = replace(nobody, token="r"), replace(nobody, token="m")
+        marked = {"query": SHORT, "reference": COPY, "mark": "match"}
+        for client in (nobody, replace(nobody, token="x"), replace(nobody, token=sha256(b"r").hexdigest())):
+            for path in ("/index", "/videos", "/pairs", "/duplicates", "/metrics", f"/media/{SHORT}", "/jobs/x"):
+                refused = client.get(path)
+                assert (refused.status, refused.json["code"]) == (401, "no_token"), path
+                assert refused.headers["www-authenticate"] == "Bearer"
+            assert client.search(id=SHORT).status == 401
+            assert client.ask("PATCH", "/pairs", body=marked).status == 401
+            assert {client.get(path).status for path in ("/", "/main.js", "/health")} == {200}
+        assert ben.search(id=SHORT, top=1).status == 200
+        assert nobody.get("/ready").status == 200
+        for refused in (ben.ask("PATCH", "/pairs", body=marked), ben.ask("POST", "/duplicates/job")):
+            assert (refused.status, refused.json["code"]) == (403, "wrong_role")
+        assert anna.ask("PATCH", "/pairs", body=marked).status == 200
+        assert [row["by"] for row in ben.get("/pairs").json["marks"]] == ["anna"]
+        job = ben.search(id=SHORT, top=1).json
+        (match,) = job["answer"]["matches"]
+        assert (match["mark"], match["marked_by"]) == ("match", "anna")
+        head, row = ben.get(f"/jobs/{job['job']}/table", author="=ben", note='case 7, "a"').body.decode().splitlines()
+        assert head.endswith("model,error,author,note")
+        assert row.endswith(''',bundle-0,,'=ben,"case 7, ""a"""''')
+        ticket = ben.get("/index").json["ticket"]
+        assert (
+            nobody.get(f"/media/{SHORT}", ticket=ticket).status
+            == nobody.get(f"/thumbnails/{SHORT}", ticket=ticket).status
+            == 200
+        )
+        assert nobody.get("/videos", ticket=ticket).status == nobody.get(f"/media/{SHORT}", ticket="x").status == 401
+        later = time.time() + 2 * TICKET_S
+        monkeypatch.setattr("hapvr.serving.tokens.time.time", lambda: later)
+        assert nobody.get(f"/media/{SHORT}", ticket=ticket).status == 401
