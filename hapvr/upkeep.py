@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.chain import CHAIN
-from hapvr.data.filesystem import DataRoot
+from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
@@ -38,9 +38,6 @@ from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import check_watch_matches
-
-ASIDE = ".set_aside"
-"""Folder of the data root for files that are being made again."""
 
 
 @dataclass(frozen=True)

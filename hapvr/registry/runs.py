@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
@@ -79,6 +79,26 @@ class Tracker:
             return Path(self.client.download_artifacts(run_id, path))
         except (MlflowException, OSError):
             return None
+
+    def tables(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Run and path of each Parquet file among the artifacts below a folder, of all runs, also deleted ones."""
+        for run_id in self.run_ids():
+            pending = [folder]
+            while pending:
+                for one in self.client.list_artifacts(run_id, pending.pop()):
+                    if one.is_dir:
+                        pending.append(one.path)
+                    elif one.path.endswith(".parquet"):
+                        yield run_id, one.path
+
+    def run_ids(self) -> list[str]:
+        """All runs of the experiment, also deleted ones."""
+        found, token = [], None
+        while token != "":
+            page = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL, page_token=token)
+            found += [str(run.info.run_id) for run in page]
+            token = page.token or ""
+        return found
 
     def fail_if_running(self, run_id: str) -> None:
         """Mark a run as failed if MLflow says that it still runs."""

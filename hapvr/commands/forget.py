@@ -1,0 +1,50 @@
+"""`hapvr forget`: remove what was made of videos."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from hapvr.commands.terminal import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    counted,
+    exit_codes,
+    overrides,
+    progress_bar,
+    show,
+)
+
+
+@exit_codes
+def forget(
+    config: ConfigOption,
+    video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
+    set_: SetOption = None,
+    offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
+    from hapvr.steps.forget import forget as forget_videos
+    from hapvr.steps.forget import plan_forgetting
+    from hapvr.steps.project import Project
+    from hapvr.video.sources import is_remote
+
+    project = Project.open(config, overrides=overrides(set_))
+    asked = plan_forgetting(project, video_ids or [], offline=offline)
+    if yes:
+        with progress_bar("shards") as progress:
+            forget_videos(project, asked, progress=progress)
+    lines = [
+        f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
+        for one in asked.videos
+    ]
+    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
+    lines.append(f"{counted(len(asked.videos), 'video')} of {counted(len(asked.shards), 'shard')} {done}")
+    lines += [f"the weights of training {key} stay, which may have learned from them" for key in asked.trained]
+    result = {"forgotten": yes, "videos": [asdict(one) for one in asked.videos], "trained": asked.trained}
+    show(result, as_json=as_json, text="\n".join(lines))
