@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hapvr.commands.terminal import (
-    ConfigOption,
-    JsonOption,
-    SetOption,
-    counted,
-    exit_codes,
-    overrides,
-    progress_bar,
-    show,
-)
+from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, counted, exit_codes, overrides, show
 
 
 @exit_codes
@@ -37,14 +28,12 @@ def forget(
     project = Project.open(config, overrides=overrides(set_))
     asked = plan_forgetting(project, video_ids or [], offline=offline)
     if yes:
-        with progress_bar("shards") as progress:
-            forget_videos(project, asked, progress=progress)
+        forget_videos(project, asked)
     lines = [
         f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
         for one in asked.videos
     ]
     done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
     lines.append(f"{counted(len(asked.videos), 'video')} of {counted(len(asked.shards), 'shard')} {done}")
-    lines += [f"the weights of training {key} stay, which may have learned from them" for key in asked.trained]
-    result = {"forgotten": yes, "videos": [asdict(one) for one in asked.videos], "trained": asked.trained}
+    result = {"forgotten": yes, "videos": [asdict(one) for one in asked.videos]}
     show(result, as_json=as_json, text="\n".join(lines))

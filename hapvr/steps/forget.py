@@ -34,9 +34,8 @@ from hapvr.data.manifest import (
 from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
 from hapvr.data.views import EMBEDDINGS_STAGE, LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, write_atomic
+from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
-from hapvr.progress import Progress, no_progress
 from hapvr.search.collection import CURRENT, current_index, model_place
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import ROW_GROUP_ROWS as DESCRIPTOR_ROWS
@@ -63,13 +62,13 @@ from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
 from hapvr.steps.watch_lists import asked_of, unwatched_shards, watch_queries
 from hapvr.tables import read_table, write_table
 from hapvr.train.labelled_pairs import LABELLED_NAME, read_labelled_pairs, write_labelled_pairs
-from hapvr.train.run_folder import RUN_NAME, read_record
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote, path_of_text
 
 JOURNAL = f"{MANIFEST_STAGE}/forgetting.json"
 SHARD_STAGES = (VIDEOS_STAGE, FRAMES_STAGE, FEATURES_STAGE, VIEWS_STAGE, EMBEDDINGS_STAGE, LABELS_STAGE)
-GROUP_ROWS = {FRAMES_STAGE: FRAME_ROWS, FEATURES_STAGE: FEATURE_ROWS, VIEWS_STAGE: None, EMBEDDINGS_STAGE: None}
+GROUP_ROWS = {FRAMES_STAGE: FRAME_ROWS, FEATURES_STAGE: FEATURE_ROWS, **dict.fromkeys(SHARD_STAGES[3:])}
+"""Rows of a row group, None: those of a video."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,10 @@ class ForgottenVideo:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What is to be forgotten. current: places of what was up to date before, and is to be so afterwards. trained: keys of the
-    trainings whose data had a shard with one of the videos; their weights stay."""
+    """What is to be forgotten. current: places of what was up to date before, and is to be so afterwards."""
 
     videos: tuple[ForgottenVideo, ...]
     current: tuple[str, ...]
-    trained: tuple[str, ...]
 
     @property
     def video_ids(self) -> list[str]:
@@ -129,26 +126,20 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
         if _mentions(root, name, digests):
             wanted = {row["video_id"]: False for row in manifest.values() if row["source"] == name} | wanted
     kept = {sha256 for one, sha256 in contents.items() if one not in wanted and one not in left}
-    videos = left | {
-        one: ForgottenVideo(
-            one,
-            manifest[one]["shard"],
-            manifest[one]["uri"],
-            contents[one] if contents.get(one, "") not in kept else "",
-            kept_out,
-        )
-        for one, kept_out in wanted.items()
-        if one in manifest
-    }
+    videos = dict(left)
+    for one in wanted.keys() & manifest.keys():
+        sha256 = contents.get(one, "")
+        place = (manifest[one]["shard"], manifest[one]["uri"], "" if sha256 in kept else sha256)
+        videos[one] = ForgottenVideo(one, *place, wanted[one])
     if not videos:
         raise ArgumentError("forget: there is nothing to forget; name videos, or a source whose files are gone")
-    found = Forgetting(tuple(videos[one] for one in sorted(videos)), (), ())
-    current = {*begun["current"], *_current(project, {one.shard for one in found.videos if one.video_id not in left})}
-    return replace(found, current=tuple(sorted(current)), trained=tuple(_trained(root, found.shards)))
+    new = {videos[one].shard for one in wanted if one not in left}
+    current = sorted({*begun["current"], *(_current(project, new) if new else ())})
+    return Forgetting(tuple(videos[one] for one in sorted(videos)), tuple(current))
 
 
 @full_disk_is_named("run the command again")
-def forget(project: Project, asked: Forgetting, *, progress: Progress = no_progress) -> None:
+def forget(project: Project, asked: Forgetting) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something cannot be reached."""
     root, gone = project.root, frozenset(asked.video_ids)
     values = frozenset({*gone, *(one.uri for one in asked.videos), *(one.sha256 for one in asked.videos)} - {""})
@@ -161,21 +152,15 @@ def forget(project: Project, asked: Forgetting, *, progress: Progress = no_progr
                 write_manifest_shard(root, key, [row for row in rows if row.video_id not in gone])
         for one in (one for one in asked.videos if is_remote(one.uri)):
             remove_fetched(one.video_id, download_folder(project) / one.shard)
-        for number, key in enumerate(asked.shards):
-            progress(number, len(asked.shards))
-            for shard in _shards(root, key):
-                _forget_in_shard(shard, gone, current=shard.index_name in asked.current)
+        for shard in (shard for key in asked.shards for shard in _shards(root, key)):
+            _forget_in_shard(shard, gone, current=shard.index_name in asked.current)
         _restamp_whitening(root, asked.shards)
         with root.lock(SEARCH):
             for place in _indexes(root):
-                digests = {
-                    key: digest
-                    for key, digest in _described(root, place, asked.shards).items()
-                    if f"{place}/{key}" in asked.current
-                }
-                FrameIndex.open(root.url_of(place), settings=project.config.search.index).forget(
-                    asked.video_ids, digests
-                )
+                described = _described(root, place, asked.shards).items()
+                digests = {key: digest for key, digest in described if f"{place}/{key}" in asked.current}
+                index = FrameIndex.open(root.url_of(place), settings=project.config.search.index)
+                index.forget(asked.video_ids, digests)
         forget_marks(root, values, gone)
         _forget_in_tables(project, asked, values)
         if root.exists(OUTBOX_PLACE):
@@ -183,13 +168,10 @@ def forget(project: Project, asked: Forgetting, *, progress: Progress = no_progr
         made = [name for name in root.list_folders(CORPUS_FOLDER) if _mentions(root, name, values)]
         for name in made:
             root.delete_folder(f"{CORPUS_FOLDER}/{name}")
-        _forget_in_trainings(root, values)
-        if root.exists("mlflow/mlflow.db") or project.config.tracking.uri:
-            _forget_in_mlflow(project, values)
+        _forget_in_trainings(project, values)
         root.delete(JOURNAL)
     if made:
         make_manifest(project)
-    progress(len(asked.shards), len(asked.shards))
 
 
 def _shards(root: DataRoot, key: str) -> list[Shard]:
@@ -224,12 +206,10 @@ def _current(project: Project, keys: Collection[str]) -> Iterator[str]:
             f"{place}/{key}" for key, digest in _described(root, place, keys).items() if held.get(key) == digest
         )
     if root.exists(CURRENT):
-        indexed = current_index(root).shards(root)
-        for stage, missing in (
-            (PAIRS_STAGE, outdated_duplicates(project).uncompared),
-            (WATCH_STAGE, unwatched_shards(project)),
-        ):
-            yield from (f"{stage}/{key}" for key in root.list_folders(stage) if key in indexed.keys() - missing.keys())
+        indexed = current_index(root).shards(root).keys()
+        with suppress(DataError):  # features of some shard are unfinished
+            yield from (f"{PAIRS_STAGE}/{key}" for key in indexed - outdated_duplicates(project).uncompared.keys())
+            yield from (f"{WATCH_STAGE}/{key}" for key in indexed - unwatched_shards(project).keys())
 
 
 def _forget_in_shard(shard: Shard, gone: Collection[str], *, current: bool) -> None:
@@ -246,12 +226,13 @@ def _forget_in_shard(shard: Shard, gone: Collection[str], *, current: bool) -> N
             if shard.stage == VIDEOS_STAGE:
                 inputs = {video_id: state for video_id, state in inputs.items() if video_id not in gone}
             elif current:
-                inputs = _inputs(shard)
+                with suppress(DataError):  # damaged before
+                    inputs = _inputs(shard)
             rows = [row for row in found.rows() if row["video_id"] not in gone]
             own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
             writer = _write_data(shard, found, gone) if found.data_sha256 else None
             shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=own, data=writer)
-        except DataError:
+        except DamagedError:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
                 root.delete(f"{name}{PART_SUFFIX}")
@@ -274,8 +255,8 @@ def _write_data(shard: Shard, found: ShardIndex, gone: Collection[str]) -> Any:
     with shard.open_data(found) as file:
         fields, places = list(file.schema_arrow), found.places()
         rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
-        group_rows, labels = GROUP_ROWS.get(shard.stage, DESCRIPTOR_ROWS), shard.stage == LABELS_STAGE
-        with shard.write_data(fields, row_group_rows=None if labels else group_rows, compress=labels) as writer:
+        group_rows, compress = GROUP_ROWS.get(shard.stage, DESCRIPTOR_ROWS), shard.stage == LABELS_STAGE
+        with shard.write_data(fields, row_group_rows=group_rows, compress=compress) as writer:
             for video_id in (video_id for video_id in places if video_id not in gone):
                 writer.write(rows.read(video_id).columns)
     return writer
@@ -312,27 +293,33 @@ def _forget_in_tables(project: Project, asked: Forgetting, values: Collection[st
     queries = asked_of(project, watch_queries(project))
     for stage, more in ((PAIRS_STAGE, {"pairs": PAIRS_VERSION}), (WATCH_STAGE, queries)):
         for key in root.list_folders(stage):
-            fingerprint = None
+            fingerprint = ""
             if index is not None and key in indexed and f"{stage}/{key}" in asked.current:
-                fingerprint = search_fingerprint(stage, project, index, key, indexed[key], **more)
+                with suppress(DataError):  # a call was killed as it wrote features
+                    fingerprint = search_fingerprint(stage, project, index, key, indexed[key], **more)
             _forget_in_table(root, f"{stage}/{key}/rows.parquet", values, fingerprint)
     for place in (MARKED_PLACE, PICTURES_PLACE):
         _forget_in_table(root, place, values)
     root.delete(GROUPS_PLACE)  # they are made again of the pairs
 
 
-def _forget_in_table(root: DataRoot, place: str, values: Collection[str], fingerprint: str | None = None) -> None:
+def _forget_in_table(root: DataRoot, place: str, values: Collection[str], fingerprint: str = "") -> bool:
+    """Whether the table had such rows, which it has no longer; a damaged one goes. fingerprint: its new one, if any."""
     if not root.exists(place):
-        return
+        return False
     try:
         with root.open(place) as file, root.corruption_errors(place, hint="it is made again"):
             table = read_table(pa.BufferReader(file.read()))
     except DamagedError:
         root.delete(place)
-        return
-    metadata = {**table.schema.metadata, **({b"hapvr.fingerprint": fingerprint.encode()} if fingerprint else {})}
-    with root.write(place) as stream:
-        write_table(_without(table, values).replace_schema_metadata(metadata), stream)
+        return False
+    kept = _without(table, values)
+    if fingerprint:
+        kept = kept.replace_schema_metadata({**table.schema.metadata, b"hapvr.fingerprint": fingerprint.encode()})
+    if len(kept) < len(table) or fingerprint:
+        with root.write(place) as stream:
+            write_table(kept, stream)
+    return len(kept) < len(table)
 
 
 def _without(table: pa.Table, values: Collection[str]) -> pa.Table:
@@ -344,48 +331,27 @@ def _without(table: pa.Table, values: Collection[str]) -> pa.Table:
     return table
 
 
-def _forget_in_file(path: Path, values: Collection[str]) -> bool:
-    """The same for a file of a training; returns whether it had such rows. A damaged one goes."""
-    try:
-        with path.open("rb") as file:
-            table = read_table(file)
-    except (OSError, ValueError, pa.ArrowException):
-        path.unlink()
-        return False
-    kept = _without(table, values)
-    if len(kept) < len(table):
-        with write_atomic(path) as part, part.open("wb") as stream:
-            write_table(kept, stream)
-    return len(kept) < len(table)
-
-
-def _trained(root: DataRoot, keys: Collection[str]) -> list[str]:
-    folders = (
-        sorted(path.parent for path in root.local.glob(f"{MODELS}/*/{RUN_NAME}")) if root.local is not None else []
-    )
-    return [folder.name for folder in folders if not {*keys}.isdisjoint(read_record(folder)["shards"])]
-
-
-def _forget_in_trainings(root: DataRoot, values: Collection[str]) -> None:
+def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
+    """Labelled pairs and scores, in the folders of trainings and among the artifacts of all runs, also deleted ones."""
+    root = project.root
     if root.local is None:
         return
     for path in root.local.glob(f"{MODELS}/*/benchmarks/**/*.parquet"):
-        _forget_in_file(path, values)
+        _forget_in_table(root, path.relative_to(root.local).as_posix(), values)
     for folder in (path.parent for path in root.local.glob(f"{MODELS}/*/{LABELLED_NAME}")):
         found = read_labelled_pairs(folder)
         pairs = tuple(pair for pair in found.pairs if not {*pair.videos} & {*values})
         distractors = tuple(one for one in found.distractors if one not in values)
         write_labelled_pairs(folder, replace(found, pairs=pairs, distractors=distractors))
-
-
-def _forget_in_mlflow(project: Project, values: Collection[str]) -> None:
-    """Tables of evaluations among the artifacts of all runs, also deleted ones."""
+    if not (root.exists("mlflow/mlflow.db") or project.config.tracking.uri):
+        return
     tracker = tracker_of(project)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        copies = DataRoot(temporary)
         for run_id, place in tracker.tables("benchmarks"):
-            path = Path(tracker.client.download_artifacts(run_id, place, folder))
-            if _forget_in_file(path, values):
-                tracker.client.log_artifact(run_id, str(path), place.rpartition("/")[0])
+            path = tracker.client.download_artifacts(run_id, place, temporary)
+            if _forget_in_table(copies, Path(path).relative_to(temporary).as_posix(), values):
+                tracker.client.log_artifact(run_id, path, place.rpartition("/")[0])
 
 
 def _contents(root: DataRoot) -> dict[str, str]:
