@@ -190,6 +190,16 @@ class WatchConfig(Settings):
     )
 
 
+class RetentionConfig(Settings):
+    """How long runs are kept. For ever: those of registered versions, the current model, and what an asset was made by last."""
+
+    run_days: Annotated[float, Field(ge=1)] | None = Field(
+        default=180.0,
+        description="runs of Dagster and trainings without a registered version are removed so long after their end, with "
+        "logs, artifacts and folders; null: they are kept",
+    )
+
+
 class AutomationConfig(Settings):
     """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
 
@@ -232,6 +242,7 @@ class Config(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
     automation: AutomationConfig = AutomationConfig()
+    retention: RetentionConfig = RetentionConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
     watch: WatchConfig = WatchConfig()

@@ -5,18 +5,21 @@ A training continues where MLflow is away: the run gets the metrics later, at th
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag, ViewType
+from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
+from hapvr.errors import DataError
 from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
@@ -82,7 +85,7 @@ class Tracker:
 
     def tables(self, folder: str) -> Iterator[tuple[str, str]]:
         """Run and path of each Parquet file among the artifacts below a folder, of all runs, also deleted ones."""
-        for run_id in self.run_ids():
+        for run_id in [run.info.run_id for run in self.runs()]:
             pending = [folder]
             while pending:
                 for one in self.client.list_artifacts(run_id, pending.pop()):
@@ -91,14 +94,53 @@ class Tracker:
                     elif one.path.endswith(".parquet"):
                         yield run_id, one.path
 
-    def run_ids(self) -> list[str]:
+    def runs(self) -> Iterator[Run]:
         """All runs of the experiment, also deleted ones."""
-        found, token = [], None
+        token = None
         while token != "":
             page = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL, page_token=token)
-            found += [str(run.info.run_id) for run in page]
+            yield from page
             token = page.token or ""
-        return found
+
+    def ended_before(self, moment_s: float) -> dict[str, str]:
+        """Id -> key of the runs that ended before a moment, in seconds since 1970."""
+        ended = [run for run in self.runs() if run.info.end_time and run.info.status != "RUNNING"]
+        keys = {
+            run.info.run_id: run.data.tags.get(RUN_KEY_TAG, "") for run in ended if run.info.end_time < 1000 * moment_s
+        }
+        return {run_id: key for run_id, key in keys.items() if key}
+
+    def has_version(self, run_id: str) -> bool:
+        """Whether some registered model has a version that the run made."""
+        return bool(self.client.search_model_versions(f"run_id = '{run_id}'", max_results=1))
+
+    def remove(self, run_ids: Sequence[str]) -> None:
+        """Remove runs with their artifacts and logged models; a server only marks them. Raises DataError where that fails."""
+        models = []
+        for run_id in run_ids:
+            if self.client.get_run(run_id).info.lifecycle_stage == LifecycleStage.ACTIVE:
+                self.client.delete_run(run_id)
+            found = self.client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+            models += [one.model_id for one in found]
+        for model_id in models:
+            self.client.delete_logged_model(model_id)
+        if run_ids and not is_server(self.uri):
+            command = [
+                sys.executable,
+                "-m",
+                "mlflow",
+                "gc",
+                "--backend-store-uri",
+                self.uri,
+                "--tracking-uri",
+                self.uri,
+            ]
+            command += ["--run-ids", ",".join(run_ids), *(["--logged-model-ids", ",".join(models)] if models else [])]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            if ended.returncode:
+                raise DataError(
+                    f"tracking: old runs cannot be removed: {ended.stderr.strip()[-300:]}; it is tried again"
+                )
 
     def fail_if_running(self, run_id: str) -> None:
         """Mark a run as failed if MLflow says that it still runs."""

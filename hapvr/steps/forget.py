@@ -212,7 +212,7 @@ def _current(project: Project, keys: Collection[str]) -> Iterator[str]:
             yield from (f"{WATCH_STAGE}/{key}" for key in indexed - unwatched_shards(project).keys())
 
 
-def _forget_in_shard(shard: Shard, gone: Collection[str], *, current: bool) -> None:
+def _forget_in_shard(shard: Shard, gone: frozenset[str], *, current: bool) -> None:
     """Write the shard without these videos. One that is damaged or unfinished, or shows them in views of others, goes: its
     step makes it again."""
     root = shard.root
@@ -238,7 +238,7 @@ def _forget_in_shard(shard: Shard, gone: Collection[str], *, current: bool) -> N
                 root.delete(f"{name}{PART_SUFFIX}")
 
 
-def _shows(shard: Shard, found: ShardIndex, gone: Collection[str]) -> bool:
+def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
     """Whether views of other videos show one of these, and labels were made of such views."""
     if shard.stage == LABELS_STAGE:
         return not shard.root.exists(Shard(shard.root, EMBEDDINGS_STAGE, shard.key).index_name)
@@ -248,7 +248,7 @@ def _shows(shard: Shard, found: ShardIndex, gone: Collection[str]) -> bool:
     return not gone.isdisjoint(donors.unique().to_pylist())
 
 
-def _write_data(shard: Shard, found: ShardIndex, gone: Collection[str]) -> Any:
+def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
     """The data file without these videos; returns its writer."""
     if shard.root.sha256(shard.data_name) != found.data_sha256:
         raise DamagedError(f"storage: {shard.data_name} is not what was written")
