@@ -201,7 +201,9 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
     assert len(read_labelled_pairs(data / "models" / RUN).pairs) == 1
     asked = outdated(project)
-    assert not any(asked.get(name) for name in ("frame_descriptors", "search_index", "duplicate_pairs", "watch_matches"))
+    assert not any(
+        asked.get(name) for name in ("frame_descriptors", "search_index", "duplicate_pairs", "watch_matches")
+    )
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         for key in shards_of(project, CHAIN[name]):
             made = CHAIN[name].run(project, key)
