@@ -26,14 +26,13 @@ def forget(
     from hapvr.video.sources import is_remote
 
     project = Project.open(config, overrides=overrides(set_))
-    asked = plan_forgetting(project, video_ids or [], offline=offline)
+    videos = plan_forgetting(project, video_ids or [], offline=offline)
     if yes:
-        forget_videos(project, asked)
+        forget_videos(project, videos)
+    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
     lines = [
         f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
-        for one in asked.videos
+        for one in videos
     ]
-    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
-    lines.append(f"{counted(len(asked.videos), 'video')} of {counted(len(asked.shards), 'shard')} {done}")
-    result = {"forgotten": yes, "videos": [asdict(one) for one in asked.videos]}
-    show(result, as_json=as_json, text="\n".join(lines))
+    result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
+    show(result, as_json=as_json, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))

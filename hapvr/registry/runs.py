@@ -83,16 +83,12 @@ class Tracker:
         except (MlflowException, OSError):
             return None
 
-    def tables(self, folder: str) -> Iterator[tuple[str, str]]:
-        """Run and path of each Parquet file among the artifacts below a folder, of all runs, also deleted ones."""
+    def tables(self) -> Iterator[tuple[str, str]]:
+        """Run and path of each table of an evaluation among the artifacts of all runs, also deleted ones."""
         for run_id in [run.info.run_id for run in self.runs()]:
-            pending = [folder]
-            while pending:
-                for one in self.client.list_artifacts(run_id, pending.pop()):
-                    if one.is_dir:
-                        pending.append(one.path)
-                    elif one.path.endswith(".parquet"):
-                        yield run_id, one.path
+            for folder in self.client.list_artifacts(run_id, "benchmarks"):
+                files = self.client.list_artifacts(run_id, folder.path)
+                yield from ((run_id, one.path) for one in files if one.path.endswith(".parquet"))
 
     def runs(self) -> Iterator[Run]:
         """All runs of the experiment, also deleted ones."""
@@ -102,17 +98,13 @@ class Tracker:
             yield from page
             token = page.token or ""
 
-    def ended_before(self, moment_s: float) -> dict[str, str]:
-        """Id -> key of the runs that ended before a moment, in seconds since 1970."""
-        ended = [run for run in self.runs() if run.info.end_time and run.info.status != "RUNNING"]
-        keys = {
-            run.info.run_id: run.data.tags.get(RUN_KEY_TAG, "") for run in ended if run.info.end_time < 1000 * moment_s
-        }
-        return {run_id: key for run_id, key in keys.items() if key}
-
-    def has_version(self, run_id: str) -> bool:
-        """Whether some registered model has a version that the run made."""
-        return bool(self.client.search_model_versions(f"run_id = '{run_id}'", max_results=1))
+    def removable(self, moment_s: float) -> dict[str, str]:
+        """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no registered version."""
+        ended = [run for run in self.runs() if run.info.status != "RUNNING" and run.info.end_time]
+        old = [run for run in ended if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags]
+        found = {run.info.run_id: run.data.tags[RUN_KEY_TAG] for run in old}
+        versions = (one for one in found if self.client.search_model_versions(f"run_id = '{one}'", max_results=1))
+        return {one: found[one] for one in found.keys() - set(versions)}
 
     def remove(self, run_ids: Sequence[str]) -> None:
         """Remove runs with their artifacts and logged models; a server only marks them. Raises DataError where that fails."""

@@ -183,16 +183,18 @@ class FrameIndex:
             if shards.pop(shard, None) is not None:
                 tables |= {name: table.delete("shard", [shard]) for name, table in tables.items()}
 
-    def forget(self, video_ids: Sequence[str], digests: Mapping[str, str]) -> None:
+    def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
         """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
 
-        digests: of the descriptors of their shards as they are now, for the shards that the index has.
+        renamed: digest of a shard's descriptors -> that of those without the videos.
         """
         with self._changing() as (tables, shards):
             tables |= {name: table.delete("video_id", video_ids).compact(whole=True) for name, table in tables.items()}
             rows = {name: Counter(table.columns(["shard"])["shard"].to_pylist()) for name, table in tables.items()}
             for key, entry in shards.items():
-                shards[key] = IndexedShard(digests.get(key, entry.digest), rows["videos"][key], rows["frames"][key])
+                shards[key] = IndexedShard(
+                    renamed.get(entry.digest, entry.digest), rows["videos"][key], rows["frames"][key]
+                )
         with self._root.lock("index"):
             for table in self._tables.values():
                 table.forget_all_versions()

@@ -6,7 +6,7 @@ marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,19 +103,6 @@ def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
         if gone is not None:
             _write(root, marks)
     return gone
-
-
-def forget_marks(root: DataRoot, contents: Collection[str], names: Collection[str]) -> None:
-    """Forget what was said about these contents, and under these names."""
-    with root.lock("marks"):
-        marks = read_marks(root)
-        kept = {
-            key: one
-            for key, one in marks.items()
-            if not {one.first, one.second} & {*contents} and not {*one.names} & {*names}
-        }
-        if len(kept) < len(marks):
-            _write(root, kept)
 
 
 def is_digest(name: str) -> bool:

@@ -15,16 +15,15 @@ DAY_S = 86_400.0
 def remove_old_trainings(project: Project) -> list[str]:
     """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts; returns their keys.
 
-    Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a server runs are marked
-    as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers.
+    Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a
+    server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers.
     """
     days, root = project.config.retention.run_days, project.root
     if days is None or not root.list_folders(MODELS):
         return []
     tracker, serving = tracker_of(project), serving_index(root)
     used = {current_key(root) if root.exists(CURRENT_NAME) else "", *Path(serving.model if serving else "").parts}
-    ended = tracker.ended_before(time.time() - days * DAY_S)
-    old = {run_id: key for run_id, key in ended.items() if key not in used and not tracker.has_version(run_id)}
+    old = {run_id: key for run_id, key in tracker.removable(time.time() - days * DAY_S).items() if key not in used}
     for key in filter(RUN_KEY.fullmatch, old.values()):
         if not root.local_path(f"{MODELS}/{key}").is_symlink():
             root.delete_folder(f"{MODELS}/{key}")

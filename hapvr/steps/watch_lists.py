@@ -98,7 +98,7 @@ def make_watch_matches(
     model without calibration.
     """
     root, queries, place = project.root, watch_queries(project), _place(key)
-    wanted = searcher.fingerprint(STAGE, key, **asked_of(project, queries))
+    wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
     with root.lock(f"{STAGE}/{key}"):
         table = _stored(root, place)
@@ -132,7 +132,7 @@ def unwatched_shards(project: Project) -> dict[str, str]:
     queries, root = watch_queries(project), project.root
     if not queries or not root.exists(CURRENT):
         return {}
-    current, asked = current_index(root), asked_of(project, queries)
+    current, asked = current_index(root), _asked(project, queries)
     found = {}
     for key, digest in sorted(current.shards(root).items()):
         wanted = search_fingerprint(STAGE, project, current, key, digest, **asked)
@@ -191,7 +191,7 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
     return found
 
 
-def asked_of(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
+def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
     """What matches depend on in addition to the index: queries and marks."""
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
     return {"queries": asked, "marks": read_marks(project.root).verdicts()}

@@ -13,7 +13,7 @@ from hapvr.config import Config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot, allow_open_files
-from hapvr.data.shards import Shard, places_of_videos
+from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.networks.pairs import KnownPairs
 from hapvr.seeding import numpy_rng
@@ -61,7 +61,7 @@ class LabelledClips(BatchSource):
         self._length: dict[str, int] = {}
         self._shard_of: dict[str, int] = {}
         for number, key in enumerate(self._shard_keys):
-            for video_id, (_, count) in places_of_videos(Shard(root, FEATURES_STAGE, key)).items():
+            for video_id, (_, count) in Shard(root, FEATURES_STAGE, key).read().places().items():
                 self._length[video_id], self._shard_of[video_id] = count, number
         first = self._open_all()[0]
         self.dims, self.extras_dims = first.dims, first.extras_dims

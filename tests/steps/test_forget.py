@@ -30,7 +30,7 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicates import duplicate_pairs
+from hapvr.steps.duplicates import duplicate_pairs, outdated_duplicates
 from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
@@ -39,6 +39,7 @@ from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
 from hapvr.tables import write_frame
 from hapvr.train.labelled_pairs import LabelledPair, LabelledPairs, read_labelled_pairs, write_labelled_pairs
+from hapvr.upkeep import verify_root
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import digests, folder_settings, open_project
@@ -191,6 +192,7 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
 
     The user's file stays, and is not listed again."""
     data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
+    (shard,) = {row["shard"] for row in manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
     assert {name.split("/")[0] for name in traces(data, wanted)} == STAGES
     files = digests(data)
     assert f"{VIDEO}: the file {project.config.sources[0].path}" in call(project, VIDEO)
@@ -200,10 +202,9 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert answers(project) == before
     assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
     assert len(read_labelled_pairs(data / "models" / RUN).pairs) == 1
-    asked = outdated(project)
-    assert not any(
-        asked.get(name) for name in ("frame_descriptors", "search_index", "duplicate_pairs", "watch_matches")
-    )
+    assert not any(outdated(project).get(name) for name in ("frame_descriptors", "search_index"))
+    assert outdated_duplicates(project).uncompared.keys() == {shard}
+    assert {one.state for one in verify_root(project.root)} == {"ok"}
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         for key in shards_of(project, CHAIN[name]):
             made = CHAIN[name].run(project, key)
@@ -240,7 +241,7 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
         moved = [replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows]
         write_manifest_shard(root, key, moved)
     asked = plan_forgetting(project, [], offline="in")
-    assert asked.video_ids == [gone]
+    assert [one.video_id for one in asked] == [gone]
     forget(project, asked)
     assert gone not in Searcher.open(project).collection.video_ids()
     (key,) = make_manifest(project).new_shards
