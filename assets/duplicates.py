@@ -3,8 +3,8 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import NOT_IN_COLLECTION, chain_asset
-from assets.project import DATA_TEAM, ProjectResource
+from assets.factory import NOT_IN_COLLECTION, Made, chain_asset, step_asset
+from assets.project import ProjectResource
 from hapvr.chain import CHAIN, shards_of
 
 CALIBRATED = "calibrated"
@@ -20,7 +20,6 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     "duplicate_pairs",
     group="search",
     kinds={"pytorch", "parquet"},
-    owner=DATA_TEAM,
     checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
@@ -58,25 +57,13 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     )
 
 
-@chain_asset(
-    "duplicate_groups",
-    group="search",
-    kinds={"parquet"},
-    owner=DATA_TEAM,
-    checks=checks.specs(
-        "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
-    ),
-)
-def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicates import GROUPS_PLACE, make_duplicate_groups, outdated_duplicates
-    from hapvr.steps.searcher import Searcher
+    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_duplicates
 
-    opened = project.open()
-    searcher = Searcher.open(opened)
-    members = make_duplicate_groups(opened, searcher)
+    members, opened = made.result, made.project
     awaited = sorted(outdated_duplicates(opened).uncompared)
     groups, named = {member.group for member in members}, {member.group for member in members if member.keep}
     others = [member for member in members if member.group in named and not member.keep]
@@ -95,3 +82,14 @@ def duplicate_groups(context: dg.AssetExecutionContext, project: ProjectResource
         data_version=dg.DataVersion(stored["digest"]),
         check_results=[checks.result(COMPLETE, not awaited, COMPARE, awaited=awaited)],
     )
+
+
+duplicate_groups = step_asset(
+    "duplicate_groups",
+    _show_groups,
+    group="search",
+    kinds={"parquet"},
+    checks=checks.specs(
+        "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
+    ),
+)

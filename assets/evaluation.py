@@ -7,7 +7,6 @@ import dagster as dg
 
 from assets import metadata
 from assets.factory import Made, step_asset
-from assets.project import MODEL_TEAM
 from assets.training import model_of_run, training_key
 
 if TYPE_CHECKING:
@@ -63,6 +62,5 @@ benchmark_scores = step_asset(
     _show_scores,
     group="evaluation",
     kinds={"pytorch", "mlflow"},
-    owner=MODEL_TEAM,
     arguments=lambda context: {"run": training_key(context.run)},
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dagster as dg
 
 from assets import checks
-from assets.project import GPU_POOL, SHARDS, ProjectResource
+from assets.project import DATA_TEAM, GPU_POOL, MODEL_TEAM, SHARDS, ProjectResource
 from hapvr.chain import CHAIN, shards_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def chain_asset(
     *,
     group: str,
     kinds: set[str],
-    owner: str,
     checks: Sequence[dg.AssetCheckSpec] = (),
     output_required: bool = True,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
@@ -57,7 +56,7 @@ def chain_asset(
         name=name,
         group_name=group,
         kinds=kinds,
-        owners=[owner],
+        owners=[MODEL_TEAM if step.job == "retrain" else DATA_TEAM],
         pool=GPU_POOL if step.gpu else None,
         partitions_def=SHARDS if step.per_shard else None,
         deps=dependencies(name),

@@ -4,7 +4,6 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.project import DATA_TEAM
 
 
 def _show_whitening(made: Made) -> dg.MaterializeResult:
@@ -25,13 +24,7 @@ def _show_whitening(made: Made) -> dg.MaterializeResult:
     )
 
 
-whitening = step_asset(
-    "whitening",
-    _show_whitening,
-    group="features",
-    kinds={"pytorch"},
-    owner=DATA_TEAM,
-)
+whitening = step_asset("whitening", _show_whitening, group="features", kinds={"pytorch"})
 
 
 def _show_features(made: Made) -> dg.MaterializeResult:
@@ -45,6 +38,5 @@ features = step_asset(
     _show_features,
     group="features",
     kinds={"pytorch", "parquet"},
-    owner=DATA_TEAM,
     checks=checks.specs("features", checks.FEATURES),
 )

@@ -6,7 +6,6 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.project import MODEL_TEAM
 from assets.training import training_key
 
 if TYPE_CHECKING:
@@ -86,7 +85,6 @@ registered_model = step_asset(
     _show_version,
     group="registry",
     kinds={"mlflow"},
-    owner=MODEL_TEAM,
     checks=checks.specs(
         "registered_model",
         {

@@ -4,7 +4,6 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.project import DATA_TEAM
 
 RECALL = "recall"
 INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
@@ -19,13 +18,7 @@ def _show_descriptors(made: Made) -> dg.MaterializeResult:
     return metadata.shard(made.result, more={"model": _champion(made), "frames_kept": kept})
 
 
-frame_descriptors = step_asset(
-    "frame_descriptors",
-    _show_descriptors,
-    group="search",
-    kinds={"pytorch", "parquet"},
-    owner=DATA_TEAM,
-)
+frame_descriptors = step_asset("frame_descriptors", _show_descriptors, group="search", kinds={"pytorch", "parquet"})
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
@@ -39,6 +32,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
             "dagster/row_count": update.status.frames,
             "videos": update.status.videos,
             "unindexed_frames": update.status.unindexed_frames,
+            "fragments": update.status.fragments,
             "recall": update.recall,
             **{
                 name: dg.MetadataValue.json(list(getattr(update, name)))
@@ -51,14 +45,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(update.status.digest),
         check_results=[
-            checks.result(
-                RECALL,
-                update.passed,
-                HINT,
-                severity="error",
-                recall=update.recall,
-                wanted=MIN_RECALL,
-            )
+            checks.result(RECALL, update.passed, HINT, severity="error", recall=update.recall, wanted=MIN_RECALL)
         ],
     )
 
@@ -74,6 +61,5 @@ search_index = step_asset(
     _show_index,
     group="search",
     kinds={"lance"},
-    owner=DATA_TEAM,
     checks=checks.specs("search_index", INDEX_CHECKS),
 )

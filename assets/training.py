@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.factory import chain_asset
-from assets.project import MODEL_TEAM, ProjectResource
+from assets.project import ProjectResource
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
@@ -39,13 +39,7 @@ def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
     return trained_run(project, training_key(run))
 
 
-@chain_asset(
-    "similarity_model",
-    group="training",
-    kinds={"pytorch", "mlflow"},
-    owner=MODEL_TEAM,
-    output_required=False,
-)
+@chain_asset("similarity_model", group="training", kinds={"pytorch", "mlflow"}, output_required=False)
 def similarity_model(
     context: dg.AssetExecutionContext,
     config: TrainingConfig,

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.project import DATA_TEAM, SHARDS
+from assets.project import SHARDS
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
@@ -31,13 +31,7 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
     )
 
 
-video_manifest = step_asset(
-    "video_manifest",
-    _show_manifest,
-    group="ingest",
-    kinds={"parquet"},
-    owner=DATA_TEAM,
-)
+video_manifest = step_asset("video_manifest", _show_manifest, group="ingest", kinds={"parquet"})
 
 
 def _show_videos(made: Made) -> dg.MaterializeResult:
@@ -52,7 +46,6 @@ videos = step_asset(
     _show_videos,
     group="ingest",
     kinds={"parquet"},
-    owner=DATA_TEAM,
     checks=checks.specs("videos", checks.VIDEOS),
     arguments=lambda _: {"retry_failed": True},
 )
@@ -75,7 +68,6 @@ frames = step_asset(
     _show_frames,
     group="ingest",
     kinds={"parquet"},
-    owner=DATA_TEAM,
     checks=checks.specs("frames", checks.FRAMES),
     arguments=lambda _: {"retry_failed": True},
 )

@@ -24,21 +24,14 @@ NOT_TRAINING = "This shard is not of the training split, so there is nothing to 
     can_subset=True,
     specs=[
         dg.AssetSpec(
-            VIEWS,
-            deps=dependencies(VIEWS),
+            name,
+            deps=dependencies(name),
             kinds={"pytorch", "parquet"},
             owners=[DATA_TEAM],
             skippable=True,
-            description=described(VIEWS),
-        ),
-        dg.AssetSpec(
-            LABELS,
-            deps=dependencies(LABELS),
-            kinds={"pytorch", "parquet"},
-            owners=[DATA_TEAM],
-            skippable=True,
-            description=described(LABELS),
-        ),
+            description=described(name),
+        )
+        for name in (VIEWS, LABELS)
     ],
     check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],
 )

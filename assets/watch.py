@@ -4,7 +4,6 @@ import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
-from assets.project import DATA_TEAM
 
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
 CHECKS = {
@@ -44,6 +43,5 @@ watch_matches = step_asset(
     _show_matches,
     group="search",
     kinds={"pytorch", "parquet"},
-    owner=DATA_TEAM,
     checks=checks.specs("watch_matches", CHECKS),
 )

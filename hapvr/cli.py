@@ -21,6 +21,7 @@ from hapvr.commands import terminal
 VERBS = {
     "benchmarks": "evaluation:app",
     "features": "stages:features",
+    "forget": "forget:forget",
     "index": "index:app",
     "models": "models:app",
     "pairs": "pairs:app",

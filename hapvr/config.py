@@ -165,6 +165,16 @@ class WatchConfig(Settings):
     )
 
 
+class RetentionConfig(Settings):
+    """How long runs are kept. For ever: those of registered versions, the current model, and what an asset was made by last."""
+
+    run_days: Annotated[float, Field(ge=1)] | None = Field(
+        default=180.0,
+        description="runs of Dagster and trainings without a registered version are removed so long after their end, with "
+        "logs, artifacts and folders; null: they are kept",
+    )
+
+
 _NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
 _PARTS = [rf"(\*|({number})(-({number}))?)(/[1-9][0-9]?)?" for number in _NUMBERS]
 _CRON = re.compile(" ".join(f"{part}(,{part})*" for part in _PARTS))
@@ -226,6 +236,7 @@ class Config(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
     automation: AutomationConfig = AutomationConfig()
+    retention: RetentionConfig = RetentionConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
     watch: WatchConfig = WatchConfig()

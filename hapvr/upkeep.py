@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.chain import CHAIN
-from hapvr.data.filesystem import DataRoot
+from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
@@ -60,9 +60,6 @@ from hapvr.train.run_folder import (
     read_checkpoint,
     read_record,
 )
-
-ASIDE = ".set_aside"
-"""Folder of the data root for files that are being made again."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,18 @@ Dagster notices that a process died only while the server that started it lives:
 
 import socket
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import dagster as dg
 import psutil
 
 from assets.project import PROCESS_TAG, ProjectResource, started_s
+from hapvr.chain import CHAIN
 
 INTERVAL_S = 30
+OLD_INTERVAL_S = 3600
+MAX_REMOVED = 200  # a tick may take a minute
 LOOK_S = 300.0
 DELIVER_S = 20.0  # a tick may take a minute
 UNFINISHED = [
@@ -21,6 +26,8 @@ UNFINISHED = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
 @dg.sensor(
@@ -93,9 +100,52 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
     return dg.SkipReason(f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}")
 
 
+@dg.sensor(
+    name="old_runs",
+    minimum_interval_seconds=OLD_INTERVAL_S,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Removes runs and trainings that ended `retention.run_days` ago and that nothing needs any more.",
+)
+def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
+    from hapvr.steps.retention import remove_old_trainings
+
+    opened = project.open()
+    days = opened.config.retention.run_days
+    if days is None:
+        return dg.SkipReason("retention.run_days is null: all runs are kept")
+    runs = remove_old_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
+    return dg.SkipReason(f"removed {runs} runs and {len(remove_old_trainings(opened))} trainings")
+
+
+def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
+    """Remove runs that ended before a moment, MAX_REMOVED at most, but for the last one that made an asset or partition."""
+    ended = instance.get_run_records(dg.RunsFilter(statuses=ENDED, updated_before=before), ascending=True)
+    kept = {run for name in CHAIN for run in _made_last(instance, dg.AssetKey(name))} if ended else set()
+    old = [record.dagster_run.run_id for record in ended if record.dagster_run.run_id not in kept][:MAX_REMOVED]
+    for run_id in old:
+        instance.delete_run(run_id)
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+        # SQLite leaves an empty database of each run
+        Path(instance.root_directory, "history", "runs", f"{run_id}.db").unlink(missing_ok=True)
+    return len(old)
+
+
+def _made_last(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
+    """Runs that made what an asset, or each of its partitions, is now."""
+    last: dict[str | None, str] = {}
+    cursor, more = None, True
+    while more:
+        page = instance.fetch_materializations(key, limit=1000, cursor=cursor)
+        cursor, more = page.cursor, page.has_more
+        for record in page.records:
+            last.setdefault(record.partition_key, record.run_id)
+    return set(last.values())
+
+
 sensors = [
     fail_lost_runs,
     waiting_alerts,
+    old_runs,
     closing_sensor("close_failed_training", dg.DagsterRunStatus.FAILURE),
     closing_sensor("close_canceled_training", dg.DagsterRunStatus.CANCELED),
 ]

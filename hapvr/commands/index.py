@@ -150,4 +150,7 @@ def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool
 
 def _lines(held: IndexStatus) -> list[str]:
     unindexed = f", {held.unindexed_frames} of them compared one by one" if held.parts else ", compared one by one"
-    return [f"holds    {held.videos} videos with {held.frames} frames{unindexed}, of {len(held.shards)} shards"]
+    return [
+        f"holds    {held.videos} videos with {held.frames} frames{unindexed}, of {len(held.shards)} shards in "
+        f"{counted(held.fragments, 'fragment')}"
+    ]

@@ -25,6 +25,8 @@ from hapvr.files import PART_SUFFIX, write_atomic
 from hapvr.settings import first_line
 
 LOCKS_FOLDER = ".locks"
+ASIDE = ".set_aside"
+"""Folder of a data root for files that are being made again."""
 
 SPARE_DESCRIPTORS = 64
 """Files for everything but shards: libraries, connections, pipes."""

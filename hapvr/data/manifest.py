@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 MANIFEST_STAGE = "manifest"
+FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
+"""Digests of the names of videos that were forgotten and are not listed again; nothing in it tells what they were called."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"
@@ -66,14 +69,17 @@ def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
 def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
     """Those of some shards that belong to the collection, sorted; imported features, which no manifest lists, do."""
     shards, known = sorted(shards), set(shard_keys(root))
-    firsts = {source_of(key): key for key in reversed(shards) if key in known}
-    generated = {source for source, key in firsts.items() if _is_of(root, key, GENERATED)}
+    splits: dict[str, str] = {}
+    for key in shards:
+        if key in known and not splits.get(source_of(key)):  # all videos of a shard may have been forgotten
+            splits[source_of(key)] = next((row.split for row in read_manifest_shard(root, key)), "")
+    generated = {source for source, split in splits.items() if split == GENERATED}
     return [key for key in shards if key not in known or source_of(key) not in generated]
 
 
 def is_training_shard(root: DataRoot, shard: str) -> bool:
     """Whether the videos of a shard are of the training split. Raises DataError if there is no shard of that name."""
-    return _is_of(root, shard, TRAIN)
+    return any(row.split == TRAIN for row in read_manifest_shard(root, shard))
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
@@ -100,6 +106,22 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
         write_table(table, stream)
 
 
+def forgotten_names(root: DataRoot) -> Callable[[str], bool]:
+    """Whether the id or place of a video was forgotten. Raises DamagedError where the record cannot be read."""
+    names = frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
+    return lambda name: name_digest(name) in names
+
+
+def forget_names(root: DataRoot, names: Iterable[str]) -> None:
+    """Add the ids and places of videos to those that are not listed again."""
+    before = root.read_json(FORGOTTEN)["names"] if root.exists(FORGOTTEN) else []
+    root.write_json(FORGOTTEN, {"names": sorted({*before, *map(name_digest, names)})})
+
+
+def name_digest(name: str) -> str:
+    return hashlib.sha256(f"forgotten {name}".encode()).hexdigest()
+
+
 def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
     """The index rows of the `videos` shards of a source, status and all. Raises DataError if none of them was fetched."""
     import polars as pl
@@ -117,10 +139,6 @@ def available_videos(table: pl.DataFrame) -> frozenset[str]:
     """Ids with status ok; all ids of a table without a column `status`."""
     chosen = table.filter(table["status"] == STATUS_OK) if "status" in table.columns else table
     return frozenset(chosen["video_id"].to_list())
-
-
-def _is_of(root: DataRoot, shard: str, split: str) -> bool:
-    return any(row.split == split for row in read_manifest_shard(root, shard))
 
 
 def _read(root: DataRoot, shard: str) -> pa.Table:

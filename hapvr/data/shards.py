@@ -253,11 +253,6 @@ def index_row(
     }
 
 
-def places_of_videos(shard: Shard) -> Places:
-    """As `ShardIndex.places`. Raises DataError where the shard is unfinished or damaged."""
-    return shard.read().places()
-
-
 class VideoRows:
     """The rows of single videos out of a data file whose videos are contiguous, located by its index.
 
@@ -271,7 +266,7 @@ class VideoRows:
         self._shard = shard
         self._columns = ["video_id", *columns]
         self._file = file or shard.open_data()
-        self._places = places_of_videos(shard) if places is None else places
+        self._places = shard.read().places() if places is None else places
         self._schema = self._file.schema_arrow
         with shard.corruption_errors():
             kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}

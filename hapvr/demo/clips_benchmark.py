@@ -158,24 +158,26 @@ def split_user_videos(
     out: Path,
     source: OwnVideosSource,
     *,
+    files: Collection[Path] | None = None,
     scenes: Mapping[str, str] | None = None,
     trained: Collection[str] = (),
     progress: Progress = no_progress,
 ) -> UserSplit:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
 
-    scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and each other clip is a scene
-    of its own. trained: files that were trained on, so that they are not held out now. The assignment depends on a clip's
-    content (of a named scene, on its name), so it stays when clips are added; only where a part would lack its minimum (one
-    scene to validate, one to test, two to train) are the nearest scenes moved. A held-out part of a single clip borrows
-    training clips as distractors. The edits that combine two videos show a clip that is held out in the other part: it is
-    neither a query of this part nor trained on.
+    files: those that are used; None: all. scenes: by path below `videos`, what the clip shows; clips of one scene stay in
+    one part, and each other clip is a scene of its own. trained: files that were trained on, so that they are not held
+    out now. The assignment depends on a clip's content (of a named scene, on its name), so it stays when clips are added;
+    only where a part would lack its minimum (one scene to validate, one to test, two to train) are the nearest scenes
+    moved. A held-out part of a single clip borrows training clips as distractors. The edits that combine two videos show
+    a clip that is held out in the other part: it is neither a query of this part nor trained on.
 
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded, before any is where the names say so.
     """
-    scenes, files = scenes or {}, [path_of_text(one.uri) for one in scan_folder(videos, source=source.name).entries]
+    entries = scan_folder(videos, source=source.name).entries
+    scenes, files = scenes or {}, {path_of_text(one.uri) for one in entries} if files is None else files
     _require_scenes({scenes.get(text_of_path(file.relative_to(videos)), file) for file in files}, videos)
-    groups, unusable = find_clips(videos, out=out, name=source.name)
+    groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
     units = _scenes(groups, scenes, trained)
     _require_scenes(units, videos, unusable)
     rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
@@ -327,16 +329,20 @@ def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...
     return (*usual, *([IN_LONGER_FOOTAGE] if combine else []))
 
 
-def find_clips(videos: Path, *, out: Path, name: str) -> tuple[list[list[UserClip]], Unusable]:
+def find_clips(
+    videos: Path, *, out: Path, name: str, files: Collection[Path] | None = None
+) -> tuple[list[list[UserClip]], Unusable]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
 
-    name: of the source, for messages. Raises DataError if the folder is missing or holds no videos, ArgumentError if
-    `out`, where the results go, lies inside it: the next call would take the results for input.
+    name: of the source, for messages. files: those of them that are used; None: all. Raises DataError if the folder is
+    missing or holds no videos, ArgumentError if `out`, where the results go, lies inside it: the next call would take the
+    results for input.
     """
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
     items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name).entries]
+    items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}
     unusable: Unusable = {}
     for found in inspect_videos(items, config=SamplingConfig()):

@@ -5,18 +5,21 @@ A training continues where MLflow is away: the run gets the metrics later, at th
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
 
+from hapvr.errors import DataError
 from hapvr.provenance import flat
 from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
@@ -80,6 +83,57 @@ class Tracker:
             return Path(self.client.download_artifacts(run_id, path))
         except (MlflowException, OSError):
             return None
+
+    def tables(self) -> Iterator[tuple[str, str]]:
+        """Run and path of each table of an evaluation among the artifacts of all runs, also deleted ones."""
+        for run_id in [run.info.run_id for run in self.runs()]:
+            for folder in self.client.list_artifacts(run_id, "benchmarks"):
+                files = self.client.list_artifacts(run_id, folder.path)
+                yield from ((run_id, one.path) for one in files if one.path.endswith(".parquet"))
+
+    def runs(self) -> Iterator[Run]:
+        """All runs of the experiment, also deleted ones."""
+        token = None
+        while token != "":
+            page = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL, page_token=token)
+            yield from page
+            token = page.token or ""
+
+    def removable(self, moment_s: float) -> dict[str, str]:
+        """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no registered version."""
+        ended = [run for run in self.runs() if run.info.status != "RUNNING" and run.info.end_time]
+        old = [run for run in ended if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags]
+        found = {run.info.run_id: run.data.tags[RUN_KEY_TAG] for run in old}
+        versions = (one for one in found if self.client.search_model_versions(f"run_id = '{one}'", max_results=1))
+        return {one: found[one] for one in found.keys() - set(versions)}
+
+    def remove(self, run_ids: Sequence[str]) -> None:
+        """Remove runs with their artifacts and logged models; a server only marks them. Raises DataError where that fails."""
+        models = []
+        for run_id in run_ids:
+            if self.client.get_run(run_id).info.lifecycle_stage == LifecycleStage.ACTIVE:
+                self.client.delete_run(run_id)
+            found = self.client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+            models += [one.model_id for one in found]
+        for model_id in models:
+            self.client.delete_logged_model(model_id)
+        if run_ids and not is_server(self.uri):
+            command = [
+                sys.executable,
+                "-m",
+                "mlflow",
+                "gc",
+                "--backend-store-uri",
+                self.uri,
+                "--tracking-uri",
+                self.uri,
+            ]
+            command += ["--run-ids", ",".join(run_ids), *(["--logged-model-ids", ",".join(models)] if models else [])]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            if ended.returncode:
+                raise DataError(
+                    f"tracking: old runs cannot be removed: {ended.stderr.strip()[-300:]}; it is tried again"
+                )
 
     def fail_if_running(self, run_id: str) -> None:
         """Mark a run as failed if MLflow says that it still runs."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, places_of_videos
+from hapvr.data.shards import Shard
 from hapvr.data.tensors import Columns, decode_tensors, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
@@ -140,7 +140,7 @@ def searchable(shard: Shard) -> ShardRows:
     kept = np.asarray(table["reason"].to_numpy() == "")
     found = {
         video_id: vectors[start : start + count][kept[start : start + count]]
-        for video_id, (start, count) in places_of_videos(shard).items()
+        for video_id, (start, count) in shard.read().places().items()
     }
     means = {video_id: video_descriptor(rows) for video_id, rows in found.items() if len(rows)}
     frames = {

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -170,7 +171,7 @@ class FrameIndex:
         with self._changing() as (tables, shards):
             for name, rows in (("frames", frames), ("videos", videos)):
                 if shard in shards:
-                    tables[name] = tables[name].delete("shard", shard)
+                    tables[name] = tables[name].delete("shard", [shard])
                 if len(rows):
                     named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
                     tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
@@ -180,7 +181,23 @@ class FrameIndex:
         """Forget a shard; nothing happens where there is none of this name."""
         with self._changing() as (tables, shards):
             if shards.pop(shard, None) is not None:
-                tables |= {name: table.delete("shard", shard) for name, table in tables.items()}
+                tables |= {name: table.delete("shard", [shard]) for name, table in tables.items()}
+
+    def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
+        """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
+
+        renamed: digest of a shard's descriptors -> that of those without the videos.
+        """
+        with self._changing() as (tables, shards):
+            tables |= {name: table.delete("video_id", video_ids).compact(whole=True) for name, table in tables.items()}
+            rows = {name: Counter(table.columns(["shard"])["shard"].to_pylist()) for name, table in tables.items()}
+            for key, entry in shards.items():
+                shards[key] = IndexedShard(
+                    renamed.get(entry.digest, entry.digest), rows["videos"][key], rows["frames"][key]
+                )
+        with self._root.lock("index"):
+            for table in self._tables.values():
+                table.forget_all_versions()
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
@@ -207,13 +224,14 @@ class FrameIndex:
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def optimise(self, *, rebuild: bool = False) -> None:
-        """Index rows that are new, where there are enough of them, and remove versions that nobody reads any more.
+        """Index rows that are new, where there are enough of them, join small fragments where there are many, and remove
+        versions that nobody reads any more.
 
         rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
         as long as `vectors.KEEP_S`.
         """
         with self._changing() as (tables, _):
-            tables |= {name: table.optimise(rebuild=rebuild) for name, table in tables.items()}
+            tables |= {name: table.compact().optimise(rebuild=rebuild) for name, table in tables.items()}
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             for name, table in self._open_tables(state).items():

@@ -44,6 +44,10 @@ MAX_NEW_RATE = 0.05
 """Rows outside the index, as a part of all rows, from which on they are added to it."""
 MAX_PARTS = 16
 """Parts of an index, in addition to those of `ray_workers`; with more it is rebuilt."""
+MAX_FRAGMENTS = 64
+"""Fragments of a table, from which on small ones are joined: a search opens every one."""
+FRAGMENT_ROWS = 2**20
+"""Rows from which on a fragment is large; more where a table would have more than MAX_FRAGMENTS / 2 of them."""
 KEEP_S = 3600.0
 """How long a version stays readable for searches that have it open."""
 REBUILD = "`hapvr index build` makes it again"
@@ -110,12 +114,40 @@ class VectorTable:
         with self._naming_damage():
             return self._next(lance.write_dataset(rows, self._dataset, mode="append"), before)
 
-    def delete(self, column: str, value: str) -> VectorTable:
-        """The next version, without the rows that have this value."""
-        before, quoted = self.version, value.replace("'", "''")
+    def delete(self, column: str, values: Sequence[str]) -> VectorTable:
+        """The next version, without the rows that have one of these values."""
+        before, quoted = self.version, ", ".join("'" + value.replace("'", "''") + "'" for value in values)
         with self._naming_damage():
-            self._dataset.delete(f"{column} = '{quoted}'")
+            self._dataset.delete(f"{column} IN ({quoted})")
             return self._next(self._dataset, before)
+
+    @property
+    def fragments(self) -> int:
+        """Parts that the rows are stored in; each append makes one."""
+        with self._naming_damage():
+            return len(self._dataset.get_fragments())
+
+    def compact(self, *, whole: bool = False) -> VectorTable:
+        """Join small fragments where there are more than MAX_FRAGMENTS. whole: in any case, and write every fragment again
+        that has deleted rows, and an index that has their codes."""
+        before, rows = self.version, len(self)
+        if self.fragments <= MAX_FRAGMENTS and not whole:
+            return self
+        with self._naming_damage():
+            self._dataset.optimize.compact_files(
+                target_rows_per_fragment=max(FRAGMENT_ROWS, 2 * rows // MAX_FRAGMENTS),
+                materialize_deletions_threshold=0.0 if whole else None,
+            )
+            after = VectorTable.open(self._dataset.uri, None, settings=self._settings)
+            # one version reserves the numbers of fragments, the next has them
+            after = self._next(after._dataset, min(before + 1, after.version))
+            if whole and after.version == before:
+                after._dataset.restore()  # the record of a deletion, with its values, is no longer that of the last version
+            if whole and (found := after._dataset.describe_indices()):
+                if rows >= self._settings.min_indexed_rows:
+                    return after.optimise(rebuild=True)
+                after._dataset.drop_index(found[0].name)
+        return after
 
     def nearest(
         self,
@@ -216,11 +248,6 @@ class VectorTable:
             column = self._dataset.take(list(rows), columns=[VECTOR])[VECTOR].combine_chunks()
         return np.asarray(column.flatten(), np.float32).reshape(len(rows), -1)
 
-    @property
-    def fragments(self) -> int:
-        """Pieces that the rows lie in; each append makes one."""
-        return len(self._dataset.get_fragments())
-
     def index_parts(self) -> tuple[int, int]:
         """(rows that the index holds, parts that it has); (0, 0) without an index."""
         with self._naming_damage():
@@ -252,6 +279,11 @@ class VectorTable:
             _build_on_ray(str(self._dataset.uri), self._settings.ray_workers, options)
         else:
             self._dataset.create_index(VECTOR, "IVF_RQ", **options)
+
+    def forget_all_versions(self) -> None:
+        """Remove all versions but the last, and every file that it is not read from; other writers must be kept out."""
+        with self._naming_damage():
+            self._dataset.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
     def forget_versions(self, *, before: int) -> None:
         """Remove versions with lower numbers, and their files, but for those that were made within `KEEP_S`."""

@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -130,6 +130,14 @@ class AlertOutbox:
     def failed(self, message_id: str, problem: str, *, next_s: float) -> None:
         """Give this message again from `next_s` on."""
         self._update("attempts = attempts + 1, problem = ?, next_s = ?", (problem[:500], next_s, message_id))
+
+    def forget(self, values: Collection[str]) -> None:
+        """Remove the messages in which one of these texts is a value, and their bytes."""
+        with self._open() as database:
+            database.execute("PRAGMA secure_delete = ON")
+            for name, body in database.execute("SELECT id, body FROM messages").fetchall():
+                if not {str(value) for value in json.loads(body).values()}.isdisjoint(values):
+                    database.execute("DELETE FROM messages WHERE id = ?", (name,))
 
     def counts(self) -> tuple[int, int]:
         """How many messages were delivered, and how many wait."""

@@ -59,7 +59,7 @@ def make_frames(
     recipe = ShardRecipe(
         shard=shard,
         settings={"sampling": sampling.identity_fields()},
-        inputs={"videos": _content_digest(videos)},
+        inputs={"videos": content_digest(videos)},
         columns=FIELDS,
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
@@ -120,7 +120,7 @@ def _refuse_other_sampling(project: Project, frames: Shard) -> None:
         ) from error
 
 
-def _content_digest(videos: Sequence[IndexRow]) -> str:
+def content_digest(videos: Sequence[IndexRow]) -> str:
     """Changes when a video's bytes or fate do, not when a file is only touched or moved."""
     rows = [(row["video_id"], row["status"], row["sha256"], row["reason"]) for row in videos]
     return hashlib.sha256(repr(rows).encode()).hexdigest()

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -19,6 +19,7 @@ import polars as pl
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     GENERATED,
     MANIFEST_STAGE,
@@ -26,6 +27,7 @@ from hapvr.data.manifest import (
     VIDEO_COLUMNS,
     VIDEOS_STAGE,
     ManifestRow,
+    forgotten_names,
     read_manifest,
     read_manifest_shard,
     shard_keys,
@@ -56,6 +58,8 @@ from hapvr.video.sources import (
 CORPUS_FOLDER = "corpus"
 LOCAL: tuple[Literal["folder"], Literal["own_videos"]] = ("folder", "own_videos")
 """Kinds of sources whose files are the user's."""
+PARTS = ("", "-train", "-held-out")
+"""What the names of a source's videos may have behind the name in the configuration."""
 TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
@@ -158,7 +162,11 @@ def _generated(
         scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
         held_out = f"{source.name}-held-out"
         before = {name: _known_files(project, name) for name in (train, held_out)}
-        found = split_user_videos(videos, folder, source, scenes=scenes, trained=before[train], progress=progress)
+        entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
+        files = frozenset(path_of_text(entry.uri) for entry in entries)
+        found = split_user_videos(
+            videos, folder, source, files=files, scenes=scenes, trained=before[train], progress=progress
+        )
         for name, split, files, other in (
             (train, TRAIN, found.train, before[held_out]),
             (held_out, "test", found.held_out, before[train]),
@@ -179,7 +187,7 @@ def _known_files(project: Project, source: str) -> frozenset[str]:
 
 def is_away(project: Project, name: str) -> bool:
     """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
-    root, names = project.root, {name, f"{name}-train", f"{name}-held-out"}
+    root, names = project.root, {f"{name}{part}" for part in PARTS}
     keys = [key for key in shard_keys(root) if source_of(key) in names]
     rows = [row for key in keys for row in read_manifest_shard(root, key) if not is_remote(row.uri)]
     return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
@@ -235,7 +243,7 @@ def _follow_moves(project: Project) -> None:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name).entries
-    scanned = [entry for entry in scanned if entry.uri not in known]
+    scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
     shards = {key: Shard(root, VIDEOS_STAGE, key) for key in {row.shard for row in gone.values()} if scanned}
     contents = {row["video_id"]: row for shard in shards.values() for row in (shard.finished_rows() or (None, []))[1]}
@@ -243,7 +251,7 @@ def _follow_moves(project: Project) -> None:
     for entry in scanned:
         path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
         size = os.path.getsize(path) if os.path.isfile(path) else -1
-        sources = [f"{base}{part}" for part in ("", "-train", "-held-out")]
+        sources = [f"{base}{part}" for part in PARTS]
         by_name = [one for one in (f"{source}/{name}" for source in sources) if one in gone]
         alike = [one for one in sorted(gone.keys() & contents.keys()) if contents[one]["num_bytes"] == size]
         digest = file_sha256(path) if alike else ""
@@ -278,6 +286,16 @@ def file_state(row: ManifestRow) -> str:
     return f"{row.uri} {status.st_size} {status.st_mtime_ns}"
 
 
+def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+    """Those of some entries whose name and place were not forgotten."""
+    forgotten, kept = forgotten_names(root), []
+    for entry in entries:
+        source, _, name = entry.video_id.partition("/")
+        if not any(map(forgotten, (entry.uri, *(f"{source}{part}/{name}" for part in PARTS)))):
+            kept.append(entry)
+    return kept
+
+
 def _named(entry: ManifestEntry, taken: Collection[str]) -> ManifestEntry:
     """With another id where this one is taken."""
     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
@@ -296,7 +314,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         manifest = read_manifest(project.root)
         uris = dict(manifest.select("video_id", "uri").iter_rows())
         known_ids, known_uris = set(uris), set(uris.values())
-        next_number = Counter(map(source_of, manifest["shard"].unique()))
+        next_number = Counter(map(source_of, shard_keys(project.root)))
         new_shards, num_ignored = [], 0
         for source in resolve_sources(project, progress=progress):
             num_ignored += source.num_ignored
@@ -304,7 +322,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
             moved = known_uris & {entry.uri for entry in source.entries}
             entries = [
                 _named(entry, known_ids)
-                for entry in source.entries
+                for entry in _not_forgotten(project.root, source.entries)
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}
             ]
             known_ids.update(entry.video_id for entry in entries)
@@ -317,7 +335,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 new_shards.append(key)
         manifest = read_manifest(project.root)
     return ManifestResult(
-        tuple(manifest["shard"].unique().sort().to_list()),
+        tuple(shard_keys(project.root)),
         tuple(training_shard_keys(manifest)),
         tuple(new_shards),
         dict(manifest["source"].value_counts().sort("source").iter_rows()),

@@ -116,7 +116,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
     config = project.config.download
     # All processes start with the first download, and each takes a second of the processor for that.
     config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
-    top = _download_folder(project) if remote else Path()
+    top = download_folder(project) if remote else Path()
     # the downloader is closed first: threads that still wait for their process then end
     with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config) as downloader:
 
@@ -138,7 +138,7 @@ def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) 
             yield row.video_id, path
 
 
-def _download_folder(project: Project) -> Path:
+def download_folder(project: Project) -> Path:
     folder = project.config.download.folder
     return project.root.local_path(DOWNLOAD_FOLDER) if folder is None else project.path(folder)
 

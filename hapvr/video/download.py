@@ -162,6 +162,15 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
     return (path, record) if ours else None
 
 
+def remove_fetched(video_id: str, folder: Path) -> None:
+    """Remove the file that our record says was fetched of a video, the record, and what is fetched of it."""
+    target, found = folder / file_stem(video_id), fetched_file(video_id, folder)
+    if found is not None:
+        found[0].unlink()
+    target.with_suffix(".json").unlink(missing_ok=True)
+    _remove_pieces(target, all_of_them=True)
+
+
 def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     """Give a new file its name. What stands there goes only if it is what the old record says; else it is set aside."""
     path = new.with_name(new.name.replace(".new.", "."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -15,7 +16,7 @@ from assets.project import PROCESS_TAG, process_tag
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
-from pipelines.monitoring import fail_lost_runs, is_lost, sensors
+from pipelines.monitoring import fail_lost_runs, is_lost, remove_old_runs, sensors
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage
 from tests.registry.empty_store import new_store
@@ -108,3 +109,26 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     assert found == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]
+
+
+def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Path) -> None:
+    """Of two runs of a shard the first goes, with events and logs; partitions stay materialised, and what is recent stays."""
+    shards = dg.DynamicPartitionsDefinition(name="shards")
+
+    @dg.asset(partitions_def=shards)
+    def frames() -> dg.MaterializeResult:
+        return dg.MaterializeResult(metadata={"picture": dg.MetadataValue.md("x" * 10_000)})
+
+    with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
+        instance.add_dynamic_partitions("shards", ["a", "b"])
+        made = [dg.materialize([frames], instance=instance, partition_key=key).run_id for key in ("a", "a", "b")]
+        failed = breaking.execute_in_process(instance=instance, raise_on_error=False).run_id
+        assert remove_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == 0
+        assert remove_old_runs(instance, datetime.now(UTC) + timedelta(seconds=1)) == 2
+        assert {run.run_id for run in instance.get_runs()} == set(made[1:])
+        assert instance.get_materialized_partitions(dg.AssetKey("frames")) == {"a", "b"}
+        assert instance.get_latest_materialization_event(dg.AssetKey("frames")) is not None
+        left = [
+            path for path in Path(instance.root_directory).rglob("*") if made[0] in path.name or failed in path.name
+        ]
+    assert left == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -62,6 +63,8 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="hapvr-index-"))
         self.index = FrameIndex.create(self.folder, DIMS, {"model": "a"}, settings=SMALL)
         self.exact = ExactIndex()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(vectors, "MAX_FRAGMENTS", 2)
 
     @rule(shard=st.sampled_from(["own-00000", "l'été-00001", "x"]), videos=st.integers(0, 12), seed=st.integers(0, 5))
     def replace_shard(self, shard: str, videos: int, seed: int) -> None:
@@ -74,6 +77,16 @@ class ShardsComeAndGo(RuleBasedStateMachine):
     def delete_shard(self, shard: str) -> None:
         self.index.delete_shard(shard)
         self.exact.delete_shard(shard)
+
+    @rule(shard=st.sampled_from(["own-00000", "l'été-00001", "x"]), number=st.integers(0, 12))
+    def forget(self, shard: str, number: int) -> None:
+        gone = f"{shard}/'{number}' ünd.mp4"
+        self.index.forget([gone, "no/such.mp4"], {"5": "after"})
+        if shard in self.exact.shards:
+            self.exact.replace_shard(
+                shard, *(rows.filter(pc.not_equal(rows["video_id"], gone)) for rows in self.exact.shards[shard])
+            )
+        assert "5" not in self.index.shard_digests().values()
 
     @rule()
     def open_again(self) -> None:
@@ -99,6 +112,7 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         assert self.index.verify() == []
 
     def teardown(self) -> None:
+        self.patch.undo()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -160,6 +174,38 @@ def test_an_open_index_stays_at_its_version_until_the_clean_up_after_the_next(
     writer.optimise()
     assert not all(path.exists() for path in files)
     assert (writer.recall(), writer.verify()) == (1, [])
+
+
+@pytest.mark.parametrize("gone", [["a/7.mp4"], [f"b/{video}.mp4" for video in range(50)], "all but one"])
+def test_no_file_has_vectors_of_what_was_forgotten(copy: tuple[Path, ExactIndex], gone: list[str] | str) -> None:
+    """One video, a whole fragment, and so many that no index is left: neither rows nor codes stay, and no older version."""
+    folder, exact = copy
+    rows = {shard: frames for shard, (frames, _) in exact.shards.items()}
+    names = list(gone) if isinstance(gone, list) else [name for shard in "abc" for name in ids_of(rows[shard])][1:]
+    needles = [
+        np.asarray(vector, np.float32).tobytes()
+        for frames in rows.values()
+        for name, vector in zip(frames["video_id"].to_pylist(), vectors_of(frames), strict=True)
+        if name in names
+    ]
+    assert found_in(folder, needles[:1])
+    codes = {path.parent.name for path in folder.rglob("*.idx")}
+    FrameIndex.open(folder, settings=SMALL).forget(names, {})
+    index = FrameIndex.open(folder, settings=SMALL)
+    assert not found_in(folder, [*needles, *(name.encode() for name in names[1:])])
+    assert not codes & {path.parent.name for path in folder.rglob("*.idx")}
+    assert len(list(folder.glob("*.lance/_versions/*.manifest"))) == 2
+    assert set(index.videos()) == {name for shard in "abc" for name in ids_of(rows[shard])} - set(names)
+    assert (index.recall(), index.verify()) == (1, [])
+
+
+def ids_of(rows: pa.Table) -> list[str]:
+    return list(dict.fromkeys(rows["video_id"].to_pylist()))
+
+
+def found_in(folder: Path, needles: list[bytes]) -> bool:
+    texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return any(needle in text for needle in needles for text in texts)
 
 
 def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) -> None:

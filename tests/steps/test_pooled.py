@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
-from hapvr.data.shards import places_of_videos
 from hapvr.model.frame_extras import FrameExtras, extras_rows, join_extras, split_extras
 from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
@@ -67,5 +66,5 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
         assert_close(extras.pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
         assert bool((extras.magnitude > 0).all())
     shard = pooled_project.shard("features", keys[0])
-    video_id = next(iter(places_of_videos(shard)))
+    video_id = next(iter(shard.read().places()))
     assert np.array_equal(FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy())

@@ -14,7 +14,7 @@ from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 from hapvr.errors import ArgumentError
 from hapvr.video import download
 from hapvr.video.container import probe_video
-from hapvr.video.download import Downloader, classify_failure, file_stem
+from hapvr.video.download import Downloader, classify_failure, file_stem, remove_fetched
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
@@ -166,6 +166,17 @@ def test_only_what_the_record_describes_is_replaced(site, tmp_path):
     aside = sorted(path.read_bytes() for path in tmp_path.glob("*.damaged*"))
     assert aside == sorted([b"edited", b"mine", site.data])
     assert mine.read_bytes() == b"mine"
+
+
+def test_only_what_was_fetched_of_a_video_is_removed(site, tmp_path):
+    """With record and pieces; the file of another video, and one that was set aside, stay."""
+    other, first = (site.get(path, tmp_path).path for path in ("/without-suffix", "/video.mp4"))
+    first.with_suffix(".new.mp4.part").write_bytes(b"piece")
+    aside = first.with_suffix(".mp4.damaged")
+    aside.write_bytes(b"somebody's")
+    remove_fetched("s/video.mp4", tmp_path)
+    remove_fetched("s/video.mp4", tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([other, other.with_suffix(".json"), aside])
 
 
 def connects(address: tuple[str, int], *, local: bool) -> str:

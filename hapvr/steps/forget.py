@@ -1,0 +1,264 @@
+"""Forgetting videos: what was made of them goes from every stage, the indexes and MLflow; a user's own files stay.
+
+What is asked for is in JOURNAL until all of it is done, so the next call finishes one that was killed. Shards are written
+without the rows, in the order of the chain. What was made from one of them then names it by its new digest, so it counts as
+done as before, and nothing is decoded again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.filesystem import ASIDE, DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import (
+    MANIFEST_STAGE,
+    VIDEOS_STAGE,
+    forget_names,
+    manifest_table,
+    read_manifest_shard,
+    shard_keys,
+    write_manifest_shard,
+)
+from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
+from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
+from hapvr.errors import ArgumentError, DamagedError
+from hapvr.files import PART_SUFFIX
+from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
+from hapvr.search.collection import FOLDER as SEARCH
+from hapvr.search.collection import model_place
+from hapvr.search.descriptors import descriptor_shard
+from hapvr.search.index import STATE_FILE, FrameIndex
+from hapvr.search.marks import read_marks, unmark
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
+from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.frames import content_digest
+from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.search_index import INDEX_NAME
+from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
+from hapvr.steps.training import MODELS, tracker_of
+from hapvr.steps.videos import download_folder
+from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
+from hapvr.tables import read_table, write_table
+from hapvr.video.download import remove_fetched
+from hapvr.video.sources import is_remote, path_of_text
+
+JOURNAL = f"{MANIFEST_STAGE}/forgetting.json"
+SHARD_STAGES = (VIDEOS_STAGE, FRAMES_STAGE, FEATURES_STAGE, VIEWS_STAGE, LABELS_STAGE)
+
+
+@dataclass(frozen=True)
+class ForgottenVideo:
+    """sha256: of its content, "" where that is unknown or a video that stays has it, too. kept_out: whether it is not
+    listed again while its file is there."""
+
+    video_id: str
+    shard: str
+    uri: str
+    sha256: str
+    kept_out: bool
+
+
+def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
+    """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks,
+    and what a killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is
+    nothing to forget."""
+    root = project.root
+    manifest = {row["video_id"]: row for row in manifest_table(root).to_pylist()}
+    begun = root.read_json(JOURNAL)["videos"] if root.exists(JOURNAL) else []
+    videos = {one["video_id"]: ForgottenVideo(**one) for one in begun}
+    if unknown := [one for one in video_ids if one not in manifest and one not in videos]:
+        raise ArgumentError(
+            f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
+        )
+    of_source = [row for row in manifest.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
+    if offline and not of_source:
+        raise ArgumentError(f"--offline {offline!r:.80}: the manifest has no source of this name")
+    local = (row for row in of_source if not is_remote(row["uri"]))
+    wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
+    wanted |= dict.fromkeys(video_ids, True)
+    contents = _contents(root)
+    digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
+    for name in root.list_folders(CORPUS_FOLDER):
+        if _mentions(root, name, digests):
+            wanted = {row["video_id"]: False for row in manifest.values() if row["source"] == name} | wanted
+    kept = {sha256 for one, sha256 in contents.items() if one not in wanted and one not in videos}
+    for one in wanted.keys() & manifest.keys():
+        sha256 = contents.get(one, "")
+        place = (manifest[one]["shard"], manifest[one]["uri"], "" if sha256 in kept else sha256)
+        videos[one] = ForgottenVideo(one, *place, wanted[one])
+    if not videos:
+        raise ArgumentError("forget: there is nothing to forget; name videos, or a source whose files are gone")
+    return [videos[one] for one in sorted(videos)]
+
+
+@full_disk_is_named("run the command again")
+def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
+    """Remove all that was made of the videos; may be repeated. Raises DataError where something cannot be reached."""
+    root, gone = project.root, frozenset(one.video_id for one in videos)
+    values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
+    keys, renamed = sorted({one.shard for one in videos}), dict[str, str]()
+    with root.lock("forget"):
+        root.write_json(JOURNAL, {"videos": [asdict(one) for one in videos]})
+        forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
+        with root.lock(MANIFEST_STAGE):
+            for key in keys:
+                rows = read_manifest_shard(root, key)
+                write_manifest_shard(root, key, [row for row in rows if row.video_id not in gone])
+        for one in (one for one in videos if is_remote(one.uri)):
+            remove_fetched(one.video_id, download_folder(project) / one.shard)
+        networks = root.list_folders(SEARCH)
+        for key in keys:
+            described = [descriptor_shard(root, digest, key) for digest in networks]
+            for shard in (*(Shard(root, stage, key) for stage in SHARD_STAGES), *described):
+                _forget_in_shard(shard, gone, renamed)
+        if (found := whitening_provenance(root)) is not None:  # another one would make every feature again
+            provenance = replace(found, inputs=_renamed(found.inputs, renamed))
+            root.write_json(PROVENANCE_NAME, root.read_json(PROVENANCE_NAME) | {"provenance": provenance.to_json()})
+        with root.lock(SEARCH):  # also the indexes that a rollback goes back to
+            for above in map(model_place, networks):
+                for place in (f"{above}/{name}" for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)):
+                    if root.exists(f"{place}/{STATE_FILE}"):
+                        index = FrameIndex.open(root.url_of(place), settings=project.config.search.index)
+                        index.forget(sorted(gone), renamed)
+        for mark in read_marks(root).rows():
+            if not values.isdisjoint((mark.first, mark.second, *mark.names)):
+                unmark(root, mark.first, mark.second)
+        rows_places = [
+            f"{stage}/{key}/rows.parquet" for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)
+        ]
+        for place in (*rows_places, MARKED_PLACE, PICTURES_PLACE):
+            _forget_in_table(root, place, values)
+        root.delete(GROUPS_PLACE)  # they are made again of the pairs
+        if root.exists(OUTBOX_PLACE):
+            AlertOutbox(root).forget(values)
+        generated = [name for name in root.list_folders(CORPUS_FOLDER) if _mentions(root, name, values)]
+        for name in generated:
+            root.delete_folder(f"{CORPUS_FOLDER}/{name}")
+        _forget_in_trainings(project, values)
+        root.delete(JOURNAL)
+    if generated:
+        make_manifest(project)
+
+
+def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]) -> None:
+    """Write the shard without these videos. One that is damaged or unfinished, or shows them in views of others, goes: its
+    step makes it again. renamed: digest of what others are made from -> its new one; gets those of this shard."""
+    root = shard.root
+    with shard.lock():
+        root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
+        found = shard.find()
+        try:
+            if found is None or _shows(shard, found, gone):
+                raise DamagedError("")
+            before, inputs = _digests(shard), found.provenance.inputs
+            kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
+            rows = [row for row in found.rows() if row["video_id"] not in gone]
+            own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
+            writer = _write_data(shard, found, gone) if found.data_sha256 else None
+            provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
+            shard.write_index(rows, provenance=provenance, fields=own, data=writer)
+            renamed.update(zip(before, _digests(shard), strict=True))
+        except DamagedError:
+            for name in (shard.index_name, shard.data_name):
+                root.delete(name)
+                root.delete(f"{name}{PART_SUFFIX}")
+
+
+def _digests(shard: Shard) -> list[str]:
+    """What other shards, indexes and the whitening know the shard by."""
+    more = {VIDEOS_STAGE: lambda: content_digest(shard.rows()), FRAMES_STAGE: lambda: frames_digest(shard)}
+    return [shard.digest(), shard.data_digest(), *([more[shard.stage]()] if shard.stage in more else [])]
+
+
+def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
+    return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
+
+
+def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
+    """Whether views of other videos show one of these."""
+    if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
+        return False
+    donors = shard.open_data(found).read(["donor_id"])["donor_id"]
+    return not gone.isdisjoint(donors.unique().to_pylist())
+
+
+def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
+    """The data file without these videos, in row groups as before; returns its writer."""
+    if shard.root.sha256(shard.data_name) != found.data_sha256:
+        raise DamagedError(f"storage: {shard.data_name} is not what was written")
+    with shard.open_data(found) as file:
+        fields, places = list(file.schema_arrow), found.places()
+        rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
+        first = file.metadata.row_group(0) if file.metadata.num_row_groups else None
+        compress = first is not None and first.column(0).compression != "UNCOMPRESSED"
+        group_rows = None if first is None else first.num_rows
+        with shard.write_data(fields, row_group_rows=group_rows, compress=compress) as writer:
+            for video_id in (video_id for video_id in places if video_id not in gone):
+                writer.write(rows.read(video_id).columns)
+    return writer
+
+
+def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> bool:
+    """Remove the rows in which a text is one of these values; returns whether there were any. A damaged table goes."""
+    if not root.exists(place):
+        return False
+    try:
+        with root.open(place) as file, root.corruption_errors(place, hint="it is made again"):
+            table = kept = read_table(pa.BufferReader(file.read()))
+    except DamagedError:
+        root.delete(place)
+        return False
+    for field in table.schema:
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            named = pc.is_in(kept[field.name], value_set=pa.array(sorted(values), field.type))
+            kept = kept.filter(pc.invert(named))
+    if len(kept) < len(table):
+        with root.write(place) as stream:
+            write_table(kept, stream)
+    return len(kept) < len(table)
+
+
+def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
+    """Scores, in the folders of trainings and among the artifacts of all runs, also deleted ones."""
+    root = project.root
+    if root.local is None:
+        return
+    for path in root.local.glob(f"{MODELS}/*/benchmarks/**/*.parquet"):
+        _forget_in_table(root, path.relative_to(root.local).as_posix(), values)
+    if not (root.exists("mlflow/mlflow.db") or project.config.tracking.uri):
+        return
+    tracker = tracker_of(project)
+    with tempfile.TemporaryDirectory() as temporary:
+        copies = DataRoot(temporary)
+        for run_id, place in tracker.tables():
+            path = tracker.client.download_artifacts(run_id, place, temporary)
+            if _forget_in_table(copies, Path(path).relative_to(temporary).as_posix(), values):
+                tracker.client.log_artifact(run_id, path, place.rpartition("/")[0])
+
+
+def _contents(root: DataRoot) -> dict[str, str]:
+    """Video id -> SHA-256, of all that were read."""
+    found = (Shard(root, VIDEOS_STAGE, key).find() for key in shard_keys(root))
+    return {
+        row["video_id"]: row["sha256"] for index in found if index is not None for row in index.rows() if row["sha256"]
+    }
+
+
+def _mentions(root: DataRoot, name: str, values: Collection[str]) -> bool:
+    """Whether a generated benchmark was made of one of these contents."""
+    place = f"{CORPUS_FOLDER}/{name}/benchmark.json"
+    if not root.exists(place):
+        return False
+    with root.open(place) as file:
+        text = file.read().decode(errors="replace")
+    return any(value in text for value in values)

@@ -1,0 +1,26 @@
+"""An index that shards come to one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.soak import soak
+from hapvr.search import vectors
+
+
+@pytest.mark.slow
+def test_files_and_fragments_are_bounded_as_shards_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty shards with a search after each: what came last is found first, and old versions go. `bench.soak` has more."""
+    monkeypatch.setattr(vectors, "KEEP_S", 0.0)
+    monkeypatch.setattr(vectors, "MAX_FRAGMENTS", 6)
+    monkeypatch.setattr(vectors, "MAX_PARTS", 4)
+    rows = list(soak(tmp_path, shards=20, videos=5, frames=30, keep_s=0.0))
+    assert all(row["itself first"] for row in rows)
+    assert rows[-1]["frames"] == 20 * 5 * 30
+    assert max(row["fragments"] for row in rows) <= 6
+    assert max(row["parts"] for row in rows) <= 4
+    # two tables with their fragments, parts, and files of the last two versions
+    assert max(row["files"] for row in rows[10:]) <= max(row["files"] for row in rows[:10]) + 10
+    assert rows[-1]["RSS MB"] < rows[9]["RSS MB"] + 200

@@ -1,0 +1,269 @@
+"""Forgetting videos: nothing of them is left in any file, everything else stays as it was."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import lance
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.chain import CHAIN, outdated, shards_of
+from hapvr.data.manifest import (
+    collection_keys,
+    manifest_table,
+    read_manifest_shard,
+    shard_keys,
+    source_of,
+    write_manifest_shard,
+)
+from hapvr.errors import ArgumentError
+from hapvr.search.collection import current_index
+from hapvr.search.descriptors import descriptor_shard
+from hapvr.search.marks import mark, read_marks
+from hapvr.steps.duplicates import duplicate_pairs, outdated_duplicates
+from hapvr.steps.forget import forget, plan_forgetting
+from hapvr.steps.frames import open_frames
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.sources import make_manifest
+from hapvr.steps.training import tracker_of
+from hapvr.tables import write_frame
+from hapvr.upkeep import verify_root
+from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
+from tests.scorer.bundles import write_scenes
+from tests.steps.data_projects import digests, folder_settings, open_project
+from tests.steps.search_projects import (
+    DIMS,
+    LONG,
+    bundle_of,
+    copied,
+    register_bundle,
+    with_real_weights,
+    write_collection,
+)
+
+pytestmark = pytest.mark.slow
+MARKER = "marker-QXZ7"
+VIDEO = f"in/{MARKER}.mp4"
+RUN = "run-1"
+STAGES = {"manifest", "videos", "frames", "features", "training_views", "teacher_embeddings", "pseudo_labels", "search"}
+STAGES |= {"duplicate_pairs", "duplicate_groups", "watch_matches", "watch", "marks", "models", "mlflow"}
+
+
+@pytest.fixture(scope="session")
+def made(make_once: MakeOnce) -> Path:
+    """The folder of a collection whose every stage, index, table, training and store has something of VIDEO."""
+    return make_once("forgettable", make)
+
+
+def make(folder: Path) -> None:
+    videos = write_collection(folder / "videos")
+    write_scenes(videos / f"{MARKER}.mp4", [*LONG[2:], 600, 601])
+    write_scenes(folder / "queries" / "leak.mp4", [500, *LONG[8:18], 501])
+    settings = folder_settings(videos, folder / "data")
+    settings |= {"whitening": {"dims": DIMS, "max_regions": 2000}, "shard_videos": 4}
+    lists = [{"name": "leaked", "path": str(folder / "queries"), "min_probability": 0.5}]
+    settings["watch"] = {"lists": lists, "webhook": {"url": "http://127.0.0.1:9/nobody"}}
+    project = open_project(folder, settings)
+    make_feature_data(project)
+    register_bundle(project, with_real_weights(bundle_of(project, folder)))
+    for name in ("training_views", "pseudo_labels", "frame_descriptors", "search_index", "duplicate_pairs"):
+        run(project, name)
+    mark(project.root, VIDEO, "in/long.mp4", "match")
+    mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
+    for name in ("duplicate_groups", "watch_matches"):
+        run(project, name)
+    add_training(project)
+
+
+def run(project: Project, name: str) -> None:
+    for key in shards_of(project, CHAIN[name]):
+        CHAIN[name].run(project, key)
+
+
+def add_training(project: Project) -> None:
+    """Tables as a training and its evaluation write them, in its folder and among the artifacts of an MLflow run."""
+    folder = project.root.local_path(f"models/{RUN}")
+    scores = folder / "benchmarks" / "own-test"
+    scores.mkdir(parents=True)
+    rows = {
+        "query_id": [VIDEO, "in/long.mp4"],
+        "reference_id": ["in/long.mp4", "in/short.mp4"],
+        "similarity": [0.8, 0.1],
+    }
+    write_frame(pl.DataFrame(rows), scores / "similarities-trained.parquet")
+    tracker = tracker_of(project)
+    run_id = tracker.start(RUN, name=RUN, params={}, tags={})
+    tracker.client.log_artifact(run_id, str(scores / "similarities-trained.parquet"), "benchmarks/own-test")
+    tracker.client.delete_run(run_id)
+
+
+@pytest.fixture
+def project(made: Path, tmp_path: Path) -> Project:
+    """A copy that a test may change."""
+    project = copied(made, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "data" / "mlflow" / "mlflow.db")) as database, database:
+        for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(made), str(tmp_path)))
+    return project
+
+
+def traces(folder: Path, needles: list[bytes]) -> set[str]:
+    """Files below a folder with one of these bytes in them, in what they unpack to, or in their name."""
+    found = set()
+    for path in folder.rglob("*"):
+        texts = [path.as_posix().encode()]
+        if path.is_file():
+            texts.append(path.read_bytes())
+        if path.suffix == ".parquet":
+            table = pq.read_table(path, partitioning=None)
+            texts += [repr(table.schema.metadata).encode(), repr(table.to_pylist()).encode()]
+        if path.suffix == ".lance" and path.is_dir():
+            texts.append(repr(lance.dataset(str(path)).to_table(columns=["video_id"]).to_pylist()).encode())
+        if any(needle in text for needle in needles for text in texts):
+            found.add(path.relative_to(folder).as_posix())
+    return found
+
+
+def traits(project: Project) -> list[bytes]:
+    """Name and digest of VIDEO, a part of a picture, and a vector, as descriptors and as the index store it."""
+    metadata = Searcher.open(project).collection.metadata.of(VIDEO)
+    (key,) = {row["shard"] for row in manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
+    jpeg = open_frames(project, key).read(VIDEO).jpegs[-1]
+    shard = descriptor_shard(project.root, current_index(project.root).digest, key)
+    place = sum(shard.read().places()[VIDEO]) - 1
+    vector = shard.open_data().read(["vector"])["vector"][place].as_py()
+    wide = np.frombuffer(vector, np.float16).astype(np.float32).tobytes()
+    middle = len(jpeg) * 3 // 4
+    return [MARKER.encode(), metadata.sha256.encode(), jpeg[middle : middle + 64], vector, wide]
+
+
+def answers(project: Project) -> dict[str, object]:
+    """What a search for each other video finds, and all pairs, without VIDEO."""
+    searcher = Searcher.open(project)
+    found: dict[str, object] = {}
+    for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):
+        matches = searcher.search_id(video_id).matches
+        found[video_id] = [asdict(one) | {"rank": 0} for one in matches if one.reference != VIDEO]
+    pairs = duplicate_pairs(project, searcher, min_probability=0.5)
+    found["pairs"] = [one for one in pairs if VIDEO not in (one.first, one.second)]
+    return found
+
+
+def call(project: Project, *arguments: str, kill_at: int = 0) -> str:
+    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write; returns what it prints."""
+    script = CALL.replace("KILL_AT", str(kill_at))
+    command = [sys.executable, "-c", script, "forget", *arguments, "--config", str(project.folder / "config.yaml")]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT)
+    assert ended.returncode == (-signal.SIGKILL if kill_at else 0), ended.stderr
+    return ended.stdout
+
+
+CALL = """
+import os, signal
+from hapvr.cli import main
+from hapvr.data.filesystem import DataRoot
+write, left = DataRoot.write, [KILL_AT]
+def counted(*given, **named):
+    left[0] -= 1
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(*given, **named)
+DataRoot.write = counted
+main()
+"""
+
+
+def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project: Project) -> None:
+    """Names, digests, pictures and vectors are in no file; other videos have their answers, and every step is done as before.
+
+    The user's file stays, and is not listed again."""
+    data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
+    (shard,) = {row["shard"] for row in manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
+    assert {name.split("/")[0] for name in traces(data, wanted)} == STAGES
+    files = digests(data)
+    assert f"{VIDEO}: the file {project.config.sources[0].path}" in call(project, VIDEO)
+    assert digests(data) == files
+    call(project, VIDEO, "--yes")
+    assert traces(data, wanted) == set()
+    assert answers(project) == before
+    assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
+    assert not any(outdated(project).get(name) for name in ("frame_descriptors", "search_index"))
+    assert outdated_duplicates(project).uncompared.keys() == {shard}
+    assert {one.state for one in verify_root(project.root)} == {"ok"}
+    for name in ("video_manifest", "videos", "frames", "whitening", "features"):
+        for key in shards_of(project, CHAIN[name]):
+            made = CHAIN[name].run(project, key)
+            assert not (made.new_shards if name == "video_manifest" else made.done), name
+    assert traces(data, wanted) == set()
+    assert Path(project.config.sources[0].path, f"{MARKER}.mp4").is_file()
+
+
+def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
+    """Wherever it is killed; what then is missing is made again, and searches have the same answers."""
+    data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
+    call(project, VIDEO, "--yes", kill_at=3)
+    for kill_at in (6, 12, 20):
+        call(project, "--yes", kill_at=kill_at)
+    call(project, "--yes")
+    assert traces(data, wanted) == set()
+    for name in ("videos", "frames", "features", "frame_descriptors", "search_index", "duplicate_pairs"):
+        run(project, name)
+    assert answers(project) == before
+    with pytest.raises(ArgumentError, match="there is nothing to forget"):
+        plan_forgetting(project, [])
+
+
+def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_come_back(project: Project) -> None:
+    root, gone = project.root, "in/other 2.mp4"
+    with pytest.raises(ArgumentError, match="nothing to forget"):
+        plan_forgetting(project, [], offline="in")
+    with pytest.raises(ArgumentError, match="no source of this name"):
+        plan_forgetting(project, [], offline="out")
+    with pytest.raises(ArgumentError, match="not a video of the manifest"):
+        plan_forgetting(project, ["in/nobody.mp4"])
+    for key in shard_keys(root):
+        rows = read_manifest_shard(root, key)
+        moved = [replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows]
+        write_manifest_shard(root, key, moved)
+    asked = plan_forgetting(project, [], offline="in")
+    assert [one.video_id for one in asked] == [gone]
+    forget(project, asked)
+    assert gone not in Searcher.open(project).collection.video_ids()
+    (key,) = make_manifest(project).new_shards
+    assert [row.video_id for row in read_manifest_shard(root, key)] == [gone]
+
+
+def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
+    small_project: Project, tmp_path: Path
+) -> None:
+    """Copies of a held-out clip, and those that show it with another one, go with it; a whole source may become empty."""
+    project = copied(small_project.folder, tmp_path)
+    root = project.root
+    held_out = next(
+        row for key in shard_keys(root) for row in read_manifest_shard(root, key) if row.source == "own-held-out"
+    )
+    names = [name for name in root.list_folders("corpus") if name in ("own-test", "own-validation")]
+    before = {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
+    forget(project, plan_forgetting(project, [held_out.video_id]))
+    file = held_out.video_id.partition("/")[2]
+    assert not [path for path in root.local_path("corpus").rglob("*") if path.name.startswith(file)]
+    after = {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
+    assert after != before
+    known = [row.video_id for key in shard_keys(root) for row in read_manifest_shard(root, key)]
+    assert not [video_id for video_id in known if file in video_id]
+    for definition in after.values():
+        assert set(definition.video_ids) <= set(known)
+    assert not set(collection_keys(root, shard_keys(root))) & {
+        key for key in shard_keys(root) if source_of(key) in names
+    }
