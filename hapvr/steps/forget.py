@@ -200,9 +200,8 @@ def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
         fields, places = list(file.schema_arrow), found.places()
         rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
         first = file.metadata.row_group(0) if file.metadata.num_row_groups else None
-        compress = first is not None and first.column(0).compression != "UNCOMPRESSED"
         group_rows = None if first is None else first.num_rows
-        with shard.write_data(fields, row_group_rows=group_rows, compress=compress) as writer:
+        with shard.write_data(fields, row_group_rows=group_rows) as writer:
             for video_id in (video_id for video_id in places if video_id not in gone):
                 writer.write(rows.read(video_id).columns)
     return writer

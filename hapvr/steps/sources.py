@@ -167,12 +167,12 @@ def _generated(
         found = split_user_videos(
             videos, folder, source, files=files, scenes=scenes, trained=before[train], progress=progress
         )
-        for name, split, files, other in (
+        for name, split, shown, other in (
             (train, TRAIN, found.train, before[held_out]),
             (held_out, "test", found.held_out, before[train]),
         ):
-            files = tuple(file for file in files if text_of_path(file) not in other)
-            yield ResolvedSource(name, split, entries_of_files(files, root=videos, source=name))
+            mine = tuple(file for file in shown if text_of_path(file) not in other)
+            yield ResolvedSource(name, split, entries_of_files(mine, root=videos, source=name))
     for part in ("validation", "test"):
         name = f"{source.name}-{part}"
         split = part if isinstance(source, DemoCorpusSource) else GENERATED
