@@ -41,6 +41,8 @@ MOVING = 3.0
 """Standard deviation over time, in grey levels, above which a pixel moves."""
 LEAST_MOVING = 0.1
 """Share of an inner picture that moves."""
+LARGER = 0.25
+"""Power of the area by which a large rectangle goes before a small one with equally clear sides."""
 SAME = 0.5
 """Intersection over union from which on two rectangles are one picture."""
 
@@ -69,7 +71,7 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     usable &= (area >= AREAS[0] * luma[0].size) & (area <= AREAS[1] * luma[0].size) & (share >= LEAST_MOVING)
     for side in sides:
         usable &= (side >= COVERED) | np.isnan(side)
-    clear = sum((np.nan_to_num(side) for side in sides), np.zeros(usable.shape))
+    clear = sum((np.nan_to_num(side) for side in sides), np.zeros(usable.shape)) * np.abs(area) ** LARGER
     places = np.argwhere(usable)[np.argsort(-clear[usable], kind="stable")]
     found: list[Box] = []
     for left, right, top, bottom in places.tolist():
