@@ -282,10 +282,12 @@ def _holds(precision: float | None, prior: float | None) -> str:
 
 
 def _match_lines(match: Match) -> list[str]:
+    from hapvr.scorer.inner_pictures import IN_A_PART
     from hapvr.scorer.segments import clock
 
     chance = "       " if match.probability is None else _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
+    marked += f"  {IN_A_PART}" * match.inner_picture
     shown = ""
     if match.query_covered is not None and match.reference_covered is not None and match.segments:
         shown = f"  covers {100 * match.query_covered:.0f} % of the query, {100 * match.reference_covered:.0f} % of the video"

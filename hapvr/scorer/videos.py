@@ -21,6 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from hapvr.errors import FULL_HINT, VideoError, is_installed
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access, ComputeLock, Deadline
+from hapvr.scorer.inner_pictures import inner_pictures
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.container import MAX_PIXELS, FileState, check_file
@@ -53,10 +54,21 @@ BYTES_PER_DECODER = 8 * 2**20
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
-    the network reads them; clock: their times."""
+    the network reads them; clock: their times; inner: regions of each inner picture, see `hapvr.scorer.inner_pictures`."""
 
     regions: NDArray[np.floating]
     clock: FrameTimes
+    inner: tuple[NDArray[np.floating], ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all features."""
+        return sum(picture.nbytes for picture in (self.regions, *self.inner))
+
+    def part(self, first: int, last: int) -> SampledFeatures:
+        """The frames from `first` to `last` - 1, with their own times."""
+        inner = tuple(picture[first:last] for picture in self.inner)
+        return SampledFeatures(self.regions[first:last], self.clock.part(first, last), inner)
 
 
 Outcome = SampledFeatures | VideoError
@@ -150,13 +162,17 @@ class VideoReader:
         return outcomes
 
     def _features(self, video: SampledVideo, deadline: Deadline) -> SampledFeatures:
-        parts = []
+        boxes = [(slice(None), slice(None)), *inner_pictures(video.jpegs)]
+        parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
         for start in range(0, len(video.jpegs), BATCH_FRAMES):
-            frames = center_crop(decode_jpegs(video.jpegs[start : start + BATCH_FRAMES]), self._crop_px)
-            with self._computing.hold(deadline):
-                parts.append(self._embed(frames))
+            frames = decode_jpegs(video.jpegs[start : start + BATCH_FRAMES])
+            for part, (rows, columns) in zip(parts, boxes, strict=True):
+                crops = center_crop(frames[..., rows, columns], self._crop_px)
+                with self._computing.hold(deadline):
+                    part.append(self._embed(crops))
         duration_s = None if video.probe is None else video.probe.duration_s
-        return SampledFeatures(np.concatenate(parts), FrameTimes(video.timestamps_s, duration_s))
+        whole, *inner = (np.concatenate(part) for part in parts)
+        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(inner))
 
     def _known(self, states: dict[Path, FileState]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""
@@ -169,7 +185,7 @@ class VideoReader:
     def _keep(self, state: FileState, features: SampledFeatures) -> None:
         with self._guard:
             self._cached[state] = features
-            while sum(kept.regions.nbytes for kept in self._cached.values()) > CACHE_BYTES:
+            while sum(kept.num_bytes for kept in self._cached.values()) > CACHE_BYTES:
                 self._cached.popitem(last=False)
 
 

@@ -1,5 +1,5 @@
 """One search: a shortlist by frames and whole videos, fine scores of its candidates by the champion's network, and segments
-of those that are shown.
+of those that are shown. Each inner picture of a query is searched for like the whole picture.
 
 Fine scores compare the parts of query and candidate that may show the same.
 """
@@ -7,7 +7,7 @@ Fine scores compare the parts of query and candidate that may show the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -67,13 +67,14 @@ class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see
     `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
     lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
-    num_frames: of the whole video, and seconds: how long it lasts."""
+    num_frames: of the whole video, and seconds: how long it lasts. view: number of the query's view that was compared."""
 
     video_id: str
     similarity: float
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
+    view: int = 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -90,6 +91,36 @@ class SearchEngine:
     num_videos: int
     blank: npt.NDArray[np.float32]
     candidates: int
+
+    def find(
+        self,
+        views: Sequence[EmbeddedVideo],
+        *,
+        allowed: Callable[[str], bool] | None = None,
+        deadline: Deadline = NEVER,
+    ) -> tuple[list[ScoredCandidate], dict[str, str]]:
+        """Candidates of all views of a query, best first, each by the view that is closest to it, and as `score` why others
+        have none.
+
+        views: of `VideoScorer.views`. allowed, and errors: as of `shortlist`, where no view says anything, and of `score`.
+        """
+        best: dict[str, ScoredCandidate] = {}
+        lost: dict[str, str] = {}
+        refused: list[VideoError] = []
+        for number, view in enumerate(views):
+            try:
+                shortlist = self.shortlist(view, allowed=allowed)
+            except VideoError as error:
+                refused.append(error)
+                continue
+            found, missing = self.score(view, shortlist, deadline)
+            lost |= missing
+            for one in found:
+                if one.video_id not in best or one.similarity > best[one.video_id].similarity:
+                    best[one.video_id] = replace(one, view=number)
+        if len(refused) == len(views):
+            raise refused[0]
+        return sorted(best.values(), key=lambda one: (-one.similarity, one.video_id)), lost
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.

@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
         ("marked_since", pa.string()),
         ("verdict", pa.string()),
         ("same_file", pa.bool_()),
+        ("inner_picture", pa.bool_()),
         ("model", pa.string()),
         ("error", pa.string()),
     ]
@@ -92,7 +93,8 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
         return video
     rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
     times = np.asarray(video.clock.times_s)[rows]
-    return SampledFeatures(video.regions[rows.tolist()], FrameTimes(tuple(times.tolist()), video.clock.duration_s))
+    kept, *inner = (picture[rows.tolist()] for picture in (video.regions, *video.inner))
+    return SampledFeatures(kept, FrameTimes(tuple(times.tolist()), video.clock.duration_s), tuple(inner))
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
@@ -110,7 +112,7 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
             f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
         )
     first, last = int(rows[0]), int(rows[-1]) + 1
-    return SampledFeatures(video.regions[first:last], video.clock.part(first, last))
+    return video.part(first, last)
 
 
 def printable(text: str) -> str:
@@ -126,7 +128,8 @@ class Match:
     probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
     no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since: who and
-    when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
+    when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes. inner_picture:
+    whether a part of the query's picture matches rather than the whole, see `hapvr.scorer.inner_pictures`.
     """
 
     query: str
@@ -142,6 +145,7 @@ class Match:
     marked_since: str = ""
     verdict: Verdict | None = None
     same_file: bool = False
+    inner_picture: bool = False
 
     @property
     def offset_s(self) -> float | None:
@@ -260,6 +264,7 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
                 "marked_since": match.marked_since,
                 "verdict": match.verdict,
                 "same_file": match.same_file,
+                "inner_picture": match.inner_picture,
                 "model": answer.model,
                 "error": "",
             }

@@ -121,6 +121,6 @@ class SearchJobs:
         room = KEPT_BYTES
         ended = [job for job in self._jobs.values() if job.future.done()]
         for number, job in enumerate(reversed(ended)):
-            room -= 0 if job.query is None else job.query.features.regions.nbytes
+            room -= 0 if job.query is None else job.query.features.num_bytes
             if number >= KEPT_JOBS or room < 0:
                 del self._jobs[job.id]

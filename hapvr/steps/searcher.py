@@ -226,15 +226,15 @@ class Searcher(SearchEngine):
         if options.part is not None:
             part = cut(part, options.part, name=query.name, fps=fps)
         with timed("embed"):
-            embedded = scorer.embed(part, deadline)
-        with timed("shortlist"):
-            shortlist = self.shortlist(embedded, allowed=_allowed(options.folder, query.video_id))
-        with timed("score"):
-            candidates, lost = self.score(embedded, shortlist, deadline)
+            views, clock = scorer.views(part, deadline), part.clock
+        with timed("find"):
+            candidates, lost = self.find(views, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
         wanted = list(islice(self._wanted(candidates, query, options), options.top))
         with timed("segments"):
-            located = [self.segments(embedded, one, deadline) if options.segments else None for one, *_ in wanted]
-        seconds = embedded.clock.times_s[-1] + 1 / fps - embedded.clock.times_s[0]
+            located = [
+                self.segments(views[one.view], one, deadline) if options.segments else None for one, *_ in wanted
+            ]
+        seconds = clock.times_s[-1] + 1 / fps - clock.times_s[0]
         matches: list[Match] = []
         for (candidate, probability, mark, same_file), segments in zip(wanted, located, strict=True):
             said, by, since = ("", "", "") if mark is None else (mark.verdict, mark.by, mark.since)
@@ -258,6 +258,7 @@ class Searcher(SearchEngine):
                         scorer.calibration, candidate.similarity, mark=said, same_file=same_file, prior=options.prior
                     ),
                     same_file=same_file,
+                    inner_picture=candidate.view > 0,
                 )
             )
         calibration = scorer.calibration
@@ -309,7 +310,7 @@ class Searcher(SearchEngine):
         return replace(self, index=ShardIndex(rows), num_videos=len(self.collection.video_ids(key)))
 
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
-        """How similar the frames of a query and of a video of the collection are.
+        """How similar the frames of a query and of a video of the collection are, by the view of the query that is closest.
 
         max_cells: of the matrix; of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
         """
@@ -320,8 +321,9 @@ class Searcher(SearchEngine):
             rows = min(rows, max(int(rows * shrink), max_cells // columns, 1))
             columns = max(min(columns, max_cells // rows), 1)
         thinned = [thin(query.features, rows), thin(reference, columns)]
-        first, second = (self.scorer.embed(video, deadline) for video in thinned)
-        values = self.scorer.relative_similarity(first, second, deadline)
+        second = self.scorer.embed(thinned[1], deadline)
+        by_view = [self.scorer.relative_similarity(view, second, deadline) for view in self.scorer.views(thinned[0])]
+        values, first = max(by_view, key=lambda values: values.max(axis=1).mean()), thinned[0]
         return FrameMatrix(
             query_times_s=first.clock.times_s,
             reference_times_s=second.clock.times_s,

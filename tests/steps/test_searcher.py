@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hapvr.demo.output import write_mp4
 from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.search.marks import mark
@@ -109,6 +110,23 @@ def test_parts_from_two_places_are_two_segments(
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"
     assert {(one.query_start_s, one.reference_start_s) for one in best.segments} >= {(0, 32), (10, 2)}
+
+
+def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> None:
+    """Ten seconds of the long clip on a quarter of other, changing pictures: by that part of the picture, not by the whole."""
+    host = [Image.fromarray(scene(600 + second)).resize((2, 2)).resize((192, 160)) for second in range(10)]
+    for frame, shown in zip(host, LONG[10:20], strict=True):
+        frame.paste(Image.fromarray(scene(shown)).resize((96, 80)), (84, 70))
+    write_mp4(tmp_path / "query.mp4", np.repeat(np.stack(host), 4, axis=0), fps=4)
+    query = searcher.read(tmp_path / "query.mp4")
+    best = searcher.answer(query, SearchOptions()).matches[0]
+    assert best.reference == "in/long.mp4"
+    assert best.inner_picture
+    assert best.offset_s == 10
+    (whole, *_), _ = searcher.find(searcher.scorer.views(query.features)[:1])
+    assert whole.similarity < 0.5 < 0.8 < best.similarity
+    matrix = searcher.matrix(query, "in/long.mp4", max_cells=10_000)
+    assert matrix.values[range(10), range(10, 20)].min() > matrix.threshold
 
 
 def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:

@@ -52,9 +52,10 @@ export function chance(row) {
   const similarity = row.similarity === undefined ? null
     : element("span", { class: "quiet" }, `similarity ${row.similarity >= 0 ? "+" : ""}${row.similarity.toFixed(3)}`);
   const same = row.same_file && element("span", {}, "the same file");
-  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, similarity);
+  const inner = row.inner_picture && element("span", {}, "in a part of the picture");
+  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, inner, similarity);
   return element("div", { class: `chance ${verdictClass(row.verdict)}` },
-    verdict, same, element("span", {}, probability(row.probability)),
+    verdict, same, inner, element("span", {}, probability(row.probability)),
     element("meter", { min: 0, max: 1, value: row.probability, "aria-label": "probability of a match" }),
     similarity);
 }

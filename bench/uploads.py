@@ -1,0 +1,162 @@
+"""Uploads as people make them: a video edited two and three times over, in other footage, in a layout, filmed from a screen."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from hapvr.demo.edits import ALL_EDITS, Edit, Rows, resized
+from hapvr.demo.scene import Pixels, Rng
+
+SPEEDS = (0.6, 0.8, 1.3, 1.7)
+LINES = ("when the demo works", "nobody:\nabsolutely nobody:", "me at 3 am", "wait for it")
+WHITE, DARK = (245, 245, 245), (24, 22, 28)
+
+
+def stacked(frames: Pixels, rng: Rng, *, kinds: tuple[str, ...]) -> Pixels:
+    """The frames [N, H, W, 3] after some of ALL_EDITS, one after the other."""
+    return reduce(lambda shown, kind: ALL_EDITS[kind].change(shown, rng), kinds, frames)
+
+
+def _canvas(frames: Pixels, height: int, width: int, colour: tuple[int, int, int] = DARK) -> Pixels:
+    return np.full((len(frames), height, width, 3), colour, np.uint8)
+
+
+def _put(canvas: Pixels, frames: Pixels, top: float, left: float, height: float, width: float) -> None:
+    """Place frames, as often as the canvas lasts, into a box."""
+    y, x, high, wide = int(top), int(left), int(height), int(width)
+    shown = resized(frames[: len(canvas)], width_px=wide, height_px=high)
+    canvas[:, y : y + high, x : x + wide] = shown[np.arange(len(canvas)) % len(shown)]
+
+
+def _small_picture(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
+    """Over other footage, on 15 to 25 % of its area, with other colours."""
+    height, width = frames.shape[1:3]
+    side, across, down = rng.uniform(0.15, 0.25) ** 0.5, rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)
+    result = _canvas(frames, height, width)
+    _put(result, donor, 0, 0, height, width)
+    shown = stacked(frames, rng, kinds=("color",))
+    _put(result, shown, down * (1 - side) * height, across * (1 - side) * width, side * height, side * width)
+    return result
+
+
+def _reaction(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
+    """Large beside a smaller video of somebody, on a plain screen, with text over all of it."""
+    height, width = frames.shape[1:3]
+    colour = tuple(int(level) for level in rng.integers(0, 256, 3))
+    result = _canvas(frames, height, width, (colour[0], colour[1], colour[2]))
+    left = rng.uniform(0.02, 0.08) * width
+    _put(result, frames, 0.06 * height, left, 0.6 * height, 0.6 * width)
+    _put(result, donor, 0.6 * height, 0.68 * width, 0.36 * height, 0.3 * width)
+    return stacked(result, rng, kinds=("text",))
+
+
+def _split_screen(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
+    """Its middle on one half of the screen, side by side with other footage or one above the other."""
+    height, width = frames.shape[1:3]
+    result = _canvas(frames, height, width)
+    above, first = bool(rng.integers(2)), bool(rng.integers(2))
+    for place, video in ((0, frames if first else donor), (1, donor if first else frames)):
+        high, wide = video.shape[1:3]
+        if above:
+            _put(result, video[:, high // 4 : high - high // 4], place * height / 2, 0, height / 2, width)
+        else:
+            _put(result, video[:, :, wide // 4 : wide - wide // 4], 0, place * width / 2, height, width / 2)
+    return result
+
+
+def _meme(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
+    """In a white frame below a line of text, cropped."""
+    height, width = frames.shape[1:3]
+    picture = Image.new("RGB", (width, int(height * rng.uniform(1.3, 1.6))), WHITE)
+    font = ImageFont.load_default(size=width * 0.07)
+    ImageDraw.Draw(picture).multiline_text((0.05 * width, 0.04 * height), str(rng.choice(LINES)), fill=DARK, font=font)
+    result = np.repeat(np.asarray(picture)[None], len(frames), axis=0)
+    shown, margin = stacked(frames, rng, kinds=("crop",)), rng.uniform(0, 0.06)
+    _put(result, shown, 0.28 * height, margin * width, result.shape[1] - 0.32 * height, (1 - 2 * margin) * width)
+    return result
+
+
+def _filmed_screen(frames: Pixels, rng: Rng) -> Pixels:
+    """By a camera that stands askew and shakes, in a dark room."""
+    height, width = frames.shape[1:3]
+    corners = np.array([(0, 0), (width, 0), (width, height), (0, height)], float)
+    screen = corners * 0.7 + (0.15 * width, 0.15 * height) + rng.uniform(-0.12, 0.12, (4, 2)) * (width, height)
+    filmed = []
+    for frame in stacked(frames, rng, kinds=("color",)):
+        shaken = screen + rng.uniform(-0.004, 0.004, 2) * width
+        rows = [[x, y, 1, 0, 0, 0, -u * x, -u * y] for (x, y), (u, _) in zip(shaken, corners, strict=True)]
+        rows += [[0, 0, 0, x, y, 1, -v * x, -v * y] for (x, y), (_, v) in zip(shaken, corners, strict=True)]
+        warp = np.linalg.solve(np.array(rows), corners.T.ravel())
+        picture = Image.fromarray(frame).transform(
+            (width, height), Image.Transform.PERSPECTIVE, warp.tolist(), Image.Resampling.BILINEAR, fillcolor=DARK
+        )
+        filmed.append(np.asarray(picture))
+    return _noisy(np.stack(filmed), rng, level=6)
+
+
+def _noisy(frames: Pixels, rng: Rng, *, level: float, brightness: float = 1.0) -> Pixels:
+    noise = rng.standard_normal(frames.shape, np.float32) * np.float32(level)
+    return (frames * np.float32(brightness) + noise).clip(0, 255).astype(np.uint8)
+
+
+def _speed_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    speed = float(rng.choice(SPEEDS))
+    return np.asarray((np.arange(max(int(count / speed), 1)) * speed).astype(np.int64))
+
+
+def _excerpt_rows(seconds: int, count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
+    length = min(max(round(seconds * fps), 1), count)
+    return int(rng.integers(count - length + 1)) + np.arange(length)
+
+
+def _crop_to_30(frames: Pixels, rng: Rng) -> Pixels:
+    height, width = frames.shape[1:3]
+    high, wide = int(height * 0.3**0.5), int(width * 0.3**0.5)
+    top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
+    shown = resized(frames[:, top : top + high, left : left + wide], width_px=width, height_px=height)
+    return stacked(shown, rng, kinds=("color",))
+
+
+EASY = ("text", "crop", "low_bitrate")
+UPLOADS: dict[str, Edit] = {
+    **{kind: ALL_EDITS[kind] for kind in EASY},
+    "small picture": Edit("DS", combines=True, whole=_small_picture),
+    "reaction layout": Edit("DS", combines=True, whole=_reaction),
+    "split screen": Edit("DS", combines=True, whole=_split_screen),
+    "meme frame": Edit("DS", whole=_meme),
+    "filmed screen": Edit("DS", _filmed_screen),
+    "crop to 30 %": Edit("DS", _crop_to_30),
+    "low light": Edit("DS", lambda frames, rng: _noisy(frames, rng, level=8, brightness=0.2), crf=32),
+    "poor": Edit("DS", partial(stacked, kinds=("rescale", "rescale", "color")), crf=44),
+    "odd speed": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=_speed_rows),
+    "fast grey noise": ALL_EDITS["fast_grey_noise"],
+    "flip blur bars": ALL_EDITS["flip_blur_pad"],
+    "3 s in a film": ALL_EDITS["part_3s"],
+    "10 s in a film": ALL_EDITS["part_10s"],
+}
+"""What is done to a query by name; the first three are easy."""
+
+
+EXCERPTS: dict[str, Edit] = {
+    f"{seconds} s of a film": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=partial(_excerpt_rows, seconds))
+    for seconds in (2, 5, 10)
+}
+"""What is taken of a clip that is to be found in a long film."""
+
+
+def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
+    """Skies and title cards, of which many videos have some: look-alikes of each other and of nothing else."""
+    found = []
+    for number in range(count):
+        top, low = rng.integers(90, 256, 3), rng.integers(60, 256, 3)
+        slope = np.linspace(0, 1, 240)[:, None, None]
+        picture = Image.fromarray(np.repeat(top * (1 - slope) + low * slope, 320, axis=1).astype(np.uint8))
+        if number % 2:
+            font = ImageFont.load_default(size=30)
+            ImageDraw.Draw(picture).text((40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font)
+        frames = np.repeat(np.asarray(picture)[None], num_frames, axis=0)
+        found.append(_noisy(frames, rng, level=3))
+    return found

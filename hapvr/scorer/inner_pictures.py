@@ -1,0 +1,124 @@
+"""Inner pictures: a moving picture within a still or another one, as in picture in picture, split screens, reactions and memes.
+
+Found without training, as by the winner of VSC2022's descriptor track (Yokoo et al., 2023): a border that stands still while the
+pictures on both sides move leaves long straight edges in the mean over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import maximum_filter1d, median_filter
+
+from hapvr.video.frames import decode_jpegs
+
+Floats = NDArray[np.float32]
+Box = tuple[slice, slice]
+"""Rows and columns."""
+
+IN_A_PART = "in a part of the picture"
+"""What answers say of a match by an inner picture."""
+MAX_INNER = 3
+MAX_FRAMES, LEAST_FRAMES = 24, 2
+"""Frames, spread evenly, that are looked at."""
+LINES = 12
+"""Straight edges of each direction, both borders of the picture among them, whose rectangles are looked at."""
+LEAST_SIDE = 0.25
+"""Share of width and height that an inner picture has at least."""
+AREAS = (0.08, 0.92)
+"""Shares of the picture, least and most."""
+COVERED = 0.5
+"""How much of an edge there must be, in [0, 1], on each quarter of each side that is no border of the picture."""
+NEAR = 12
+"""Pixels around an edge that say how strong the picture's own edges are there."""
+CONTRAST = 6.0
+"""Grey levels that make an edge where the picture has none of its own."""
+STRONGEST = 40.0
+"""Grey levels above which a step counts as this many: one frame must not make an edge of its own."""
+MOVING = 3.0
+"""Standard deviation over time, in grey levels, above which a pixel moves."""
+LEAST_MOVING = 0.1
+"""Share of an inner picture that moves."""
+LARGER = 0.25
+"""Power of the area by which a large rectangle goes before a small one with equally clear sides."""
+SAME = 0.5
+"""Intersection over union from which on two rectangles are one picture."""
+
+
+def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
+    """Where a video has inner pictures, at most MAX_INNER, the clearest first.
+
+    jpegs: its sampled frames. Fewer than LEAST_FRAMES have none, as nothing moves.
+    """
+    if len(jpegs) < LEAST_FRAMES:
+        return []
+    chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), MAX_FRAMES)).astype(int))
+    frames = decode_jpegs([jpegs[number] for number in chosen]).astype(np.float32)
+    luma = np.tensordot(frames, np.float32([0.299, 0.587, 0.114]), axes=(1, 0))
+    upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
+    x, y = _lines(upright), _lines(level)
+    moving = np.pad((luma.std(axis=0) > MOVING).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
+    # axes of what follows: left, right, top, bottom
+    wide, high = (places[None, :] - places[:, None] for places in (x, y))
+    area = wide[:, :, None, None] * high
+    moved = moving[:, None, :, None] - moving[None, :, :, None] - moving[:, None, None, :] + moving[None, :, None, :]
+    share = moved.transpose(2, 3, 0, 1) / np.maximum(area, 1)
+    across, along = _sides(upright, x, y), _sides(level, y, x).transpose(1, 2, 0)
+    sides = [across[:, None], across[None, :], along[:, :, :, None], along[:, :, None, :]]
+    usable = (wide >= LEAST_SIDE * luma.shape[2])[:, :, None, None] & (high >= LEAST_SIDE * luma.shape[1])
+    usable &= (area >= AREAS[0] * luma[0].size) & (area <= AREAS[1] * luma[0].size) & (share >= LEAST_MOVING)
+    for side in sides:
+        usable &= (side >= COVERED) | np.isnan(side)
+    clear = sum((np.nan_to_num(side) for side in sides), np.zeros(usable.shape)) * np.abs(area) ** LARGER
+    places = np.argwhere(usable)[np.argsort(-clear[usable], kind="stable")]
+    found: list[Box] = []
+    for left, right, top, bottom in places.tolist():
+        box = slice(int(y[top]), int(y[bottom])), slice(int(x[left]), int(x[right]))
+        if len(found) < MAX_INNER and all(_overlap(box, other) < SAME for other in found):
+            found.append(box)
+    return found
+
+
+def _edges(luma: Floats) -> Floats:
+    """[W + 1, H] in [0, 1]: how much of an edge stands still between the columns x - 1 and x at each row."""
+    steps = np.minimum(np.abs(np.diff(luma, axis=2)), STRONGEST).mean(axis=0)
+    around = median_filter(steps, size=(1, 2 * NEAR + 1), mode="nearest")
+    strength = ((steps - around) / (around + CONTRAST)).clip(0, 1)
+    # scaling and compression spread an edge over two or three pixels
+    return np.pad(maximum_filter1d(strength, 3, axis=1).T, ((1, 1), (0, 0)))
+
+
+def _lines(edges: Floats) -> NDArray[np.intp]:
+    """Places of the longest straight edges and of both borders, rising."""
+    score, run = np.zeros(len(edges)), np.zeros(len(edges))
+    for row in edges.T:
+        run = (run + row - 0.5).clip(min=0)
+        score = np.maximum(score, run)
+    found = [0, len(edges) - 1]
+    for place in np.argsort(-score, kind="stable").tolist():
+        if len(found) == LINES or score[place] < 0.3 * LEAST_SIDE * edges.shape[1]:
+            break
+        if min(abs(place - other) for other in found) > 3:
+            found.append(place)
+    return np.sort(found)
+
+
+def _sides(edges: Floats, places: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
+    """[P, E, E]: how much of an edge there is at each place from one end to another, on the quarter that has least; NaN at the
+    picture's borders, which need none."""
+    spans = ends[None, :] - ends[:, None]
+    quarters = (ends[:, None, None] + spans[:, :, None] * np.linspace(0, 1, 5)).round().astype(int)
+    sums = np.pad(edges.cumsum(axis=1), ((0, 0), (1, 0)))[places]
+    found = (np.diff(sums[:, quarters]) / np.maximum(np.diff(quarters), 1)).min(axis=-1)
+    found[[0, -1]] = np.nan
+    return np.asarray(found, np.float32)
+
+
+def _overlap(box: Box, other: Box) -> float:
+    """Intersection over union of two rectangles."""
+    shared = [max(min(a.stop, b.stop) - max(a.start, b.start), 0) for a, b in zip(box, other, strict=True)]
+    areas = [(one[0].stop - one[0].start) * (one[1].stop - one[1].start) for one in (box, other)]
+    both = shared[0] * shared[1]
+    return both / (sum(areas) - both)
