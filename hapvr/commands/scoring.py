@@ -189,7 +189,9 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
     equal = "  the same file" * pair["same_file"]
     inner = f"  {IN_A_PART}" * pair["inner_picture"]
-    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}{inner}"]
+    lines = [
+        f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}{inner}"
+    ]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "

@@ -52,7 +52,11 @@ def overlap(one: Share, two: Share) -> float:
 @pytest.mark.parametrize("box", [(0.1, 0.55, 0.5, 0.93), (0.3, 0.1, 0.8, 0.6), (0.25, 0.0, 1.0, 1.0)])
 def test_a_clip_in_a_clip_is_found(host: str, box: Share) -> None:
     """From 15 % of the area on; a meme's picture reaches three borders."""
-    hosts = {"moving": panned(0), "still": panned(1, step=0), "plain": np.full((COUNT, HEIGHT, WIDTH, 3), 250, np.uint8)}
+    hosts = {
+        "moving": panned(0),
+        "still": panned(1, step=0),
+        "plain": np.full((COUNT, HEIGHT, WIDTH, 3), 250, np.uint8),
+    }
     found = found_in(put(hosts[host], box, seed=2))
     assert max(overlap(box, one) for one in found) >= 0.8
 

@@ -46,7 +46,7 @@ def test_metrics_count_what_happened(client: Client, tmp_path: Path) -> None:
     assert more("hapvr_searches_total", "unknown_id") == 1
     assert more("hapvr_searches_total", failed.json["code"]) == 1
     assert more("hapvr_refusals_total", "wrong_request") == 1
-    for part, count in (("read", 3), ("embed", 1), ("shortlist", 1), ("score", 1), ("segments", 1), ("total", 3)):
+    for part, count in (("read", 3), ("embed", 1), ("find", 1), ("segments", 1), ("total", 3)):
         assert more("hapvr_search_seconds_count", part) == count, part
     found = values(client)
     assert (found["hapvr_busy",], found["hapvr_index_videos",]) == (0, 11)
