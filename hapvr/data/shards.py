@@ -59,6 +59,12 @@ class ShardIndex:
         rows: list[dict[str, Any]] = self.table.to_pylist()
         return rows
 
+    def frame(self) -> pl.DataFrame:
+        """As `rows`."""
+        import polars as pl  # what searches alone needs none
+
+        return pl.DataFrame(self.table)
+
     def places(self) -> Places:
         """Video id -> its first row in the data file and how many it has, in file order."""
         places, start = {}, 0
@@ -124,18 +130,6 @@ class Shard:
         found = self.find()
         return None if found is None else found.provenance
 
-    def finished_index(self) -> tuple[Provenance, pl.DataFrame] | None:
-        """Provenance and index of a finished shard; None as of `find`."""
-        import polars as pl
-
-        found = self.find()
-        return None if found is None else (found.provenance, pl.DataFrame(found.table))
-
-    def finished_rows(self) -> tuple[Provenance, list[dict[str, Any]]] | None:
-        """As `finished_index`, with the rows as of `rows`."""
-        found = self.find()
-        return None if found is None else (found.provenance, found.rows())
-
     def is_finished(self, wanted: Provenance) -> bool:
         """Whether the shard was made from these settings and inputs, and has its size. `hapvr verify` reads all."""
         found = self.provenance()
@@ -165,9 +159,7 @@ class Shard:
 
     def index(self) -> pl.DataFrame:
         """The rows of the index, as of `ShardIndex.rows`. Raises as `read` does."""
-        import polars as pl  # what searches alone needs none
-
-        return pl.DataFrame(self.read().table)
+        return self.read().frame()
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of `index` as dicts. Raises as `read` does."""

@@ -149,8 +149,8 @@ class CollectionMetadata:
 
         @cache
         def rows(key: str) -> dict[str, dict[str, Any]]:
-            _, found = Shard(root, VIDEOS_STAGE, key).finished_rows() or (None, [])
-            return {row["video_id"]: row for row in found if row["status"] == STATUS_OK}
+            found = Shard(root, VIDEOS_STAGE, key).find()
+            return {row["video_id"]: row for row in found.rows() if row["status"] == STATUS_OK} if found else {}
 
         self._shards, self._rows = shards, rows
 

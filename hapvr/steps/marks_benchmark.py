@@ -97,10 +97,11 @@ def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, t
     chosen = manifest.filter(~pl.col("split").is_in([GENERATED] if tests else [GENERATED, "test"]))
     found: list[tuple[str, tuple[str, str]]] = []
     for key in chosen["shard"].unique() if contents else ():
-        videos = project.shard(VIDEOS_STAGE, key).finished_index()
-        features = project.shard(FEATURES_STAGE, key).finished_index()
+        videos, features = project.shard(VIDEOS_STAGE, key).find(), project.shard(FEATURES_STAGE, key).find()
         if videos is not None and features is not None:
-            usable = features[1].filter(pl.col("status") == STATUS_OK).select("video_id")
-            rows = videos[1].filter(pl.col("sha256").is_in(sorted(contents))).join(usable, on="video_id", how="semi")
+            usable = features.frame().filter(pl.col("status") == STATUS_OK).select("video_id")
+            rows = (
+                videos.frame().filter(pl.col("sha256").is_in(sorted(contents))).join(usable, on="video_id", how="semi")
+            )
             found += [(sha256, (video_id, key)) for video_id, sha256 in rows.select("video_id", "sha256").iter_rows()]
     return dict(sorted(found, reverse=True))

@@ -228,7 +228,6 @@ def video_status(project: Project, *, generated: bool = False) -> pl.DataFrame:
     """
     tables, keys = [], shard_keys(project.root)
     for key in keys if generated else collection_keys(project.root, keys):
-        found = project.shard("frames", key).finished_index()
-        index = project.shard("videos", key).index() if found is None else found[1]
-        tables.append(index.select("video_id", "status", "reason", "message"))
+        found = project.shard("frames", key).find() or project.shard("videos", key).read()
+        tables.append(found.frame().select("video_id", "status", "reason", "message"))
     return pl.concat(tables)

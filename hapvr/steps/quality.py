@@ -72,8 +72,8 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     usable = index.filter(pl.col("status") == STATUS_OK)
     collection = collection_keys(project.root, shard_keys(project.root))
     others = collection if key in collection else [key]
-    indexes = [project.shard(VIDEOS_STAGE, other).finished_index() for other in others]
-    everywhere = pl.concat([found[1].select("status", "sha256") for found in indexes if found is not None])
+    indexes = filter(None, (project.shard(VIDEOS_STAGE, other).find() for other in others))
+    everywhere = pl.concat([found.frame().select("status", "sha256") for found in indexes])
     repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [

@@ -246,7 +246,8 @@ def _follow_moves(project: Project) -> None:
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
     shards = {key: Shard(root, VIDEOS_STAGE, key) for key in {row.shard for row in gone.values()} if scanned}
-    contents = {row["video_id"]: row for shard in shards.values() for row in (shard.finished_rows() or (None, []))[1]}
+    indexes = filter(None, (shard.find() for shard in shards.values()))
+    contents = {row["video_id"]: row for index in indexes for row in index.rows()}
     away = {source: is_away(project, source) for source in {row.source for row in gone.values()}}
     for entry in scanned:
         path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")

@@ -34,7 +34,7 @@ def write_shard(
     """Random features of videos of these lengths, over several row groups."""
     shard = Shard(root, STAGE, key)
     rng = numpy_rng(0, key)
-    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows, compress=False) as writer:
+    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows) as writer:
         for video_id, count in lengths.items():
             writer.write(
                 feature_columns(video_id, rng.standard_normal((count, 9, 4)), list(np.arange(count, dtype=float)))
