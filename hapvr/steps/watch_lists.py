@@ -184,7 +184,6 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
     found = []
     for file in files:
         try:
-            require_regular(file)
             found.append(WatchQuery(one, file, file_sha256(file)))
         except (OSError, ValueError) as error:
             found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import h5py
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from hypothesis import strategies as st
@@ -19,6 +22,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_pca, import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import fit_calibration
+from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.train.run_folder import read_record
 from hapvr.video.sources import read_list
@@ -77,9 +82,21 @@ def write_pca(path: Path) -> None:
     np.savez(path, mean=np.ones(8), DVt=np.eye(8))
 
 
+def write_calibration(path: Path) -> None:
+    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7)
+    path.write_text(json.dumps(asdict(fitted)))
+
+
+def write_parquet(path: Path) -> None:
+    rows = {"url": [f"http://a/{number}.mp4" for number in range(200)], "start_s": [0.5, None] * 100}
+    pl.DataFrame(rows).write_parquet(path)
+
+
 FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "config.yaml": (lambda path: path.write_text(CONFIG), load_config),
     "list.csv": (lambda path: path.write_text("url\nhttps://a/b.mp4\n" * 4), lambda path: read_list(path, source="x")),
+    "list.parquet": (write_parquet, lambda path: read_list(path, source="x")),
+    CALIBRATION_FILE: (write_calibration, lambda path: read_calibration(path.parent)),
     "run.json": (lambda path: path.write_text('{"run": "a", "settings": {}}'), lambda path: read_record(path.parent)),
     "features.hdf5": (write_hdf5, lambda path: [survey_hdf5(path), *read_hdf5_features(path)]),
     "model.pth": (write_state, import_released),

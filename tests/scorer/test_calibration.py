@@ -20,7 +20,6 @@ from hapvr.scorer.calibration import (
 )
 from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
-from tests.hostile_json import believed
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)
 held_out = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=10, max_size=60)
@@ -79,13 +78,8 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
     fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
     path = tmp_path / CALIBRATION_FILE
-    numbers = ("frame_threshold", "thresholds.0.similarity", "thresholds.1.similarity")
-    allowed = {f"{name}={value}" for name in numbers for value in ("None", "-1", "1e+308")}
-    allowed |= {"slope=1e+308", "intercept=1e+308", "intercept=-1", "reliability=[]"}
-    optional = ("frame_threshold", "source", "thresholds.0", "thresholds.1", "reliability.0", "reliability.1")
-    allowed |= {f"{place}=absent" for place in optional}
-    assert believed(path, lambda: read_calibration(tmp_path), fitted) == allowed
-    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("thresholds", fitted["thresholds"][::-1])):
+    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("intercept", np.nan),
+                        ("frame_threshold", "x"), ("thresholds", fitted["thresholds"][::-1])):  # fmt: skip
         path.write_text(json.dumps(fitted | {name: value}))
         with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
             read_calibration(tmp_path)
