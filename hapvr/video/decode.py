@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import av
 import numpy as np
@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, iter_frames, iter_packets, open_video, probe_video
 from hapvr.video.frames import MAX_GAP_S, TOLERANCE_S, display_frame, frames_due, sampling_times, shown_frames
-
-Kept = TypeVar("Kept")
 
 PYAV = f"pyav {av.__version__}"
 PYAV_SELECTED = f"{PYAV}, wanted frames only"
@@ -39,7 +37,7 @@ _SLICE, _IDR_SLICE = 1, 5
 
 
 @dataclass
-class Sample(Generic[Kept]):
+class Sample:
     """What was kept of the frames on display at 0, 1/fps, 2/fps ... seconds.
 
     size_px: width and height of all frames, that of the first. warning: "" or what seems to be missing from the file.
@@ -50,8 +48,8 @@ class Sample(Generic[Kept]):
     fps: float
     short_side_px: int | None
     max_frames: int | None
-    keep: Callable[[NDArray[np.uint8]], Kept]
-    kept: list[Kept] = field(default_factory=list)
+    keep: Callable[[NDArray[np.uint8]], Any]
+    kept: list[Any] = field(default_factory=list)
     size_px: tuple[int, int] | None = None
     decoder: str = ""
     warning: str = ""
@@ -59,6 +57,11 @@ class Sample(Generic[Kept]):
     @property
     def timestamps_s(self) -> tuple[float, ...]:
         return tuple(k / self.fps for k in range(len(self.kept)))
+
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """[N, H, W, 3] RGB, N >= 1, where all of each frame is kept."""
+        return np.stack(self.kept)
 
     def add(self, stored: NDArray[np.uint8], count: int) -> None:
         """The next frame, on display at this many sampling times."""
@@ -72,7 +75,7 @@ class Sample(Generic[Kept]):
         self.size_px = (frame.shape[1], frame.shape[0])
         self.kept += [self.keep(frame)] * count
 
-    def finish(self, decoder: str, *, end_s: float | None) -> Sample[Kept]:
+    def finish(self, decoder: str, *, end_s: float | None) -> Sample:
         """end_s: time of the file's last frame; None if reading stopped before it."""
         self.decoder, probe = decoder, self.probe
         if end_s is not None and probe.duration_s is not None and probe.duration_s - end_s > 0.5 + 2 / (probe.fps or 1):
@@ -80,54 +83,22 @@ class Sample(Generic[Kept]):
         return self
 
 
-@dataclass(frozen=True)
-class SampledFrames:
-    """frames: [N, H, W, 3] uint8 RGB, N >= 1, on display at timestamps_s [N]. warning: as of `Sample`."""
-
-    frames: NDArray[np.uint8]
-    timestamps_s: NDArray[np.float64]
-    decoder: str
-    warning: str
-
-
 def sample_frames(
     path: Path,
     *,
     fps: float,
     short_side_px: int | None,
+    keep: Callable[[NDArray[np.uint8]], Any] = lambda frame: frame,
     max_frames: int | None = None,
     decode_all: bool = False,
-) -> SampledFrames:
+) -> Sample:
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
 
-    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. A video
-    shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file
-    is read only up to the last of these frames. decode_all: decode what is not needed, too; for comparison. Raises
-    VideoError as `probe_video` does.
-    """
-    sample = sample_video(
-        path,
-        fps=fps,
-        short_side_px=short_side_px,
-        keep=lambda frame: frame,
-        max_frames=max_frames,
-        decode_all=decode_all,
-    )
-    return SampledFrames(np.stack(sample.kept), np.array(sample.timestamps_s), sample.decoder, sample.warning)
-
-
-def sample_video(
-    path: Path,
-    *,
-    fps: float,
-    short_side_px: int | None,
-    keep: Callable[[NDArray[np.uint8]], Kept],
-    max_frames: int | None = None,
-    decode_all: bool = False,
-) -> Sample[Kept]:
-    """Do as `sample_frames`, but keep `keep(frame)` of each frame: memory then holds one decoded frame at a time.
-
-    keep: gets [H, W, 3] uint8 RGB; called once for a frame that is shown at several sampling times.
+    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a
+    frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling
+    times. A video shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
+    max_frames, the file is read only up to the last of these frames. decode_all: decode what is not needed, too; for
+    comparison. Raises VideoError as `probe_video` does.
     """
     probe = probe_video(path)
     selects = not decode_all and probe.codec == SELECTED_CODEC and probe.formats & _TIMED_FORMATS
@@ -138,7 +109,7 @@ def sample_video(
     return _sample_all(Sample(path, probe, fps, short_side_px, max_frames, keep))
 
 
-def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
+def _sample_packets(sample: Sample, packets: Packets) -> Sample:
     """Decode the frames on display at the sampling times, each once."""
     end_s = packets.times_s[-1]
     times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
@@ -151,7 +122,7 @@ def _sample_packets(sample: Sample[Kept], packets: Packets) -> Sample[Kept]:
     return sample.finish(PYAV_SELECTED, end_s=end_s if packets.whole else None)
 
 
-def _sample_all(sample: Sample[Kept]) -> Sample[Kept]:
+def _sample_all(sample: Sample) -> Sample:
     """Decode all frames, up to the last one that is wanted."""
     with open_video(sample.path) as (container, stream):
         timed = iter_frames(sample.path, container, stream)

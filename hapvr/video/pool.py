@@ -29,7 +29,7 @@ from pydantic import ConfigDict, TypeAdapter
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import sample_video
+from hapvr.video.decode import sample_frames
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
@@ -142,7 +142,7 @@ def _answer(path: Path, sampling: SamplingConfig | None) -> bytes:
         if sampling is None:
             found = SampledVideo(probe=probe_video(path))
         else:
-            sample = sample_video(
+            sample = sample_frames(
                 path,
                 fps=sampling.fps,
                 short_side_px=sampling.short_side_px,
