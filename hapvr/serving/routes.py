@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import anyio
 import numpy as np
-import pyarrow as pa
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import FileResponse
 
@@ -25,7 +24,7 @@ from hapvr.scorer.access import Deadline, access_from_environment, limits_from_e
 from hapvr.search.collection import current_index
 from hapvr.search.marks import Mark, is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
-from hapvr.search.match import FrameMatrix, SearchAnswer, answer_table
+from hapvr.search.match import SCHEMA, FrameMatrix, SearchAnswer, answer_table
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import answers, jobs
 from hapvr.serving.collection import Collection, OpenIndex
@@ -144,7 +143,6 @@ _OF_FILES = [
 async def search(request: Request, service: ServiceOf, response: Response) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
-        held.enter_context(service.metrics.timed("total"))
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
             job, options = Job(named.query), named.options()
@@ -175,6 +173,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
                     raise
                 return searched(newer, job)  # the other one was replaced, and removed, meanwhile
 
+        held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
     await _ended(job, ANSWER_WITHIN_S)
@@ -224,10 +223,10 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
         raise Refusal(
             409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
         )
-    rows, text = answer_table([found.future.result()]).to_pylist(), io.StringIO()
-    said = {"model": _shown_model(found.future.result().model), "author": author, "note": note}
-    rows = [{name: _no_formula(value) for name, value in (row | said).items()} for row in rows]
-    write_csv(pa.Table.from_pylist(rows), text)
+    said, text = {"model": _shown_model(found.future.result().model), "author": author, "note": note}, io.StringIO()
+    rows = [row | said for row in answer_table([found.future.result()]).to_pylist()]
+    rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
+    write_csv([*SCHEMA.names, "author", "note"], rows, text)
     return Response(text.getvalue(), media_type="text/csv")
 
 
