@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -21,9 +21,6 @@ from hapvr.files import require_regular
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-from collections.abc import Sequence
 
 TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
@@ -117,16 +114,16 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
         pq.write_table(table, path, compression="zstd")
     elif kind == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
-            write_csv(table, file)
+            write_csv(table.column_names, table.to_pylist(), file)
     else:
         path.write_text(json.dumps(table.to_pylist(), ensure_ascii=False), encoding="utf-8")
 
 
-def write_csv(table: pa.Table, file: TextIO) -> None:
-    """A line of names, and a line for each row."""
+def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:
+    """A line of names, and a line for each row, whose values are in the order of the names."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table.column_names)
-    for row in table.to_pylist():
+    writer.writerow(names)
+    for row in rows:
         writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
 
 

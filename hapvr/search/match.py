@@ -10,12 +10,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, computed_field
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
@@ -147,6 +148,7 @@ class Match:
     same_file: bool = False
     inner_picture: bool = False
 
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def offset_s(self) -> float | None:
         """Time in the reference less time in the query at the beginning of the first segment."""
@@ -157,13 +159,15 @@ class Match:
 class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
-    seconds: of the searched part of the query. prior: share of matches for which the probabilities hold. compared: how
-    many videos were scored of those that the collection has. warnings: what speaks against believing the answer. model:
-    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of the verdicts; None from
-    a model without calibration. error: why there is no answer; empty if there is one.
+    query_id: of a query that is a video of the collection, else "". seconds: of the searched part of the query. prior: share
+    of matches for which the probabilities hold. compared: how many videos were scored of those that the collection has.
+    warnings: what speaks against believing the answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing
+    in it was trained. precision: of the verdicts; None from a model without calibration. error: why there is no answer;
+    empty if there is one.
     """
 
     query: str
+    query_id: str = ""
     matches: tuple[Match, ...] = ()
     seconds: float = 0.0
     prior: float | None = None
@@ -175,6 +179,7 @@ class SearchAnswer:
     precision: float | None = None
     error: str = ""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def headline(self) -> str:
         """The answer in a few words; empty where there is none."""
@@ -285,10 +290,7 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
 
 def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
     """All answers as plain values for JSON."""
-    values = []
-    for answer in answers:
-        matches = [asdict(match) | {"offset_s": match.offset_s} for match in answer.matches]
-        values.append(asdict(answer) | {"headline": answer.headline, "matches": matches})
+    values: list[dict[str, Any]] = TypeAdapter(Sequence[SearchAnswer]).dump_python(answers, mode="json")
     return values
 
 

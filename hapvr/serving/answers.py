@@ -7,10 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
-from hapvr.search.marks import Mark
-from hapvr.search.marks import Verdict as MarkVerdict
+from hapvr.search.marks import Mark, Verdict
+from hapvr.search.match import SearchAnswer
 
 
 class Problem(BaseModel):
@@ -28,57 +27,13 @@ class Health(BaseModel):
     busy: int
 
 
-class Ready(BaseModel):
-    """The index that answers, and its model."""
-
-    videos: int
-    model: str
-
-
-class MatchRow(BaseModel):
-    """As `Match`. offset_s: time in the reference less time in the query, where the first matching part begins."""
-
-    query: str
-    reference: str
-    rank: int
-    similarity: float
-    probability: float | None
-    segments: list[Segment]
-    offset_s: float | None
-    query_covered: float | None
-    reference_covered: float | None
-    mark: str
-    marked_by: str
-    marked_since: str
-    verdict: Verdict | None
-    same_file: bool
-
-
-class Answer(BaseModel):
-    """As `SearchAnswer`. headline: it in a few words. query_id: of a query that is a video of the collection, else ""."""
-
-    query: str
-    query_id: str
-    headline: str
-    matches: list[MatchRow]
-    seconds: float
-    prior: float | None
-    compared: int
-    videos: int
-    warnings: list[str]
-    model: str
-    untrained: bool
-    precision: float | None
-    error: str
-
-
 class JobState(Problem):
     """A search. error, code: why it failed, else "". answer: None until it is done."""
 
     job: str
     status: Literal["waiting", "running", "done", "failed"]
     query: str
-    answer: Answer | None
+    answer: SearchAnswer | None
 
 
 class IndexState(BaseModel):
@@ -208,8 +163,8 @@ class Marks(BaseModel):
 class Marked(BaseModel):
     """mark: what is said now. before: what was taken back."""
 
-    mark: MarkVerdict | None
-    before: MarkVerdict | None = None
+    mark: Verdict | None
+    before: Verdict | None = None
 
 
 class Matrix(BaseModel):

@@ -30,10 +30,9 @@ KEPT_BYTES = 512 * 2**20
 
 @dataclass(eq=False)
 class Job:
-    """One search. query: once it was read. video_id: of a query that is in the collection."""
+    """One search. query: once it was read."""
 
     name: str
-    video_id: str = ""
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     future: Future[SearchAnswer] = field(default_factory=Future)
     deadline: Deadline = field(default_factory=lambda: Deadline(None))

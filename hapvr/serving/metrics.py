@@ -36,7 +36,7 @@ class Metrics(Collector):
         self._registry = registry = CollectorRegistry()
         said = "Searches that have ended, by the verdict of the best match, or by the code of what went wrong"
         self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
-        said = "Seconds of a search; read: decoding and features; total: with upload and waiting"
+        said = "Seconds of a search; read: decoding and features; total: with waiting"
         self._seconds = Histogram("hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry)
         self.refusals = Counter(
             "hapvr_refusals", "Requests that got an error, by its code", ["code"], registry=registry

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
 import numpy as np
-import pyarrow as pa
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import FileResponse
 
@@ -26,7 +24,7 @@ from hapvr.scorer.access import Deadline, access_from_environment, limits_from_e
 from hapvr.search.collection import current_index
 from hapvr.search.marks import Mark, is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
-from hapvr.search.match import FrameMatrix, SearchAnswer, answer_table, answer_values
+from hapvr.search.match import SCHEMA, FrameMatrix, SearchAnswer, answer_table
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import answers, jobs
 from hapvr.serving.collection import Collection, OpenIndex
@@ -49,7 +47,7 @@ from hapvr.serving.requests import (
     shown_name,
     suffix_of,
 )
-from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of
+from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of, read_tokens
 from hapvr.steps.project import Project
 from hapvr.tables import write_csv
 
@@ -78,11 +76,9 @@ probes = APIRouter(responses=ERRORS)
 class Service:
     """What the endpoints share."""
 
-    def __init__(
-        self, project: Project, *, model: str | None = None, bearers: Mapping[str, Caller] | None = None
-    ) -> None:
-        """model: as `Searcher.open` takes it. bearers: as `Tokens` does. Raises ConfigError for wrong values of the
-        environment."""
+    def __init__(self, project: Project, *, model: str | None = None, token_file: Path | None = None) -> None:
+        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError for a wrong file, and for
+        wrong values of the environment."""
         self.project = project
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
@@ -90,7 +86,7 @@ class Service:
         self.jobs = SearchJobs()
         self.duplicates = StoredDuplicates()
         self.duplicate_job = DuplicateJob()
-        self.tokens = Tokens(bearers)
+        self.tokens = Tokens(None if token_file is None else read_tokens(token_file))
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
@@ -103,9 +99,9 @@ class Service:
         if status == "failed" and job.error is not None:
             failure = describe(job.error)[1]
         if status == "done":
-            answer = answer_values([job.future.result()])[0] | {"query_id": job.video_id}
-            answer["warnings"] = [without_paths(warning) for warning in answer["warnings"]]
-            answer["model"] = _shown_model(answer["model"])
+            found = job.future.result()
+            warnings = tuple(map(without_paths, found.warnings))
+            answer = replace(found, warnings=warnings, model=_shown_model(found.model))
         return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
 
 
@@ -148,10 +144,9 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
     place = service.jobs.place(request.client.host if request.client else "")
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
-        held.enter_context(service.metrics.timed("total"))
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
-            job, options = Job(named.query, video_id=named.id or ""), named.options()
+            job, options = Job(named.query), named.options()
             read = partial(_read_named, service, named)
             held.enter_context(place)
         else:
@@ -179,6 +174,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
                     raise
                 return searched(newer, job)  # the other one was replaced, and removed, meanwhile
 
+        held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
     await _ended(job, ANSWER_WITHIN_S)
@@ -228,10 +224,10 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
         raise Refusal(
             409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
         )
-    rows, text = answer_table([found.future.result()]).to_pylist(), io.StringIO()
-    said = {"model": _shown_model(found.future.result().model), "author": author, "note": note}
-    rows = [{name: _no_formula(value) for name, value in (row | said).items()} for row in rows]
-    write_csv(pa.Table.from_pylist(rows), text)
+    said, text = {"model": _shown_model(found.future.result().model), "author": author, "note": note}, io.StringIO()
+    rows = [row | said for row in answer_table([found.future.result()]).to_pylist()]
+    rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
+    write_csv([*SCHEMA.names, "author", "note"], rows, text)
     return Response(text.getvalue(), media_type="text/csv")
 
 
@@ -258,12 +254,12 @@ async def health(service: ServiceOf) -> answers.Health:
 
 
 @probes.get("/ready")
-def ready(service: ServiceOf) -> answers.Ready:
+def ready(service: ServiceOf) -> answers.Health:
     """Whether searches are answered: index and model are open. Otherwise 503 says why not."""
     searcher = service.collection.current(wait=False).searcher
     if searcher.damage:
         raise DamagedError(searcher.damage[0])
-    return answers.Ready(videos=searcher.num_videos, model=_shown_model(searcher.model))
+    return answers.Health(version=__version__, busy=service.jobs.busy)
 
 
 @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}}, response_class=Response)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.requests import BoundedBody, upload_folder
-from hapvr.serving.tokens import Caller, read_tokens
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
@@ -90,18 +89,14 @@ class Connection(H11Protocol):
 
 
 def create_app(
-    project: Project,
-    *,
-    any_host: bool = False,
-    model: str | None = None,
-    bearers: Mapping[str, Caller] | None = None,
+    project: Project, *, any_host: bool = False, model: str | None = None, token_file: Path | None = None
 ) -> FastAPI:
     """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
-    `Searcher.open` takes it. bearers: as `Tokens` does.
+    `Searcher.open` takes it. token_file: as `read_tokens` does.
 
-    Raises ConfigError for wrong values of the environment.
+    Raises ConfigError for a wrong token file, and for wrong values of the environment.
     """
-    service = routes.Service(project, model=model, bearers=bearers)
+    service = routes.Service(project, model=model, token_file=token_file)
 
     def open_index() -> None:
         with suppress(HapvrError):  # which GET /index and every search say
@@ -152,14 +147,13 @@ class Server:
         Raises ConfigError for a wrong token file; ArgumentError for an address that others reach, unless there is one or
         allow_remote; and DataError for an address in use.
         """
-        bearers = None if token_file is None else read_tokens(token_file)
-        if not is_loopback(host) and bearers is None and not allow_remote:
+        if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        any_host = allow_remote or bearers is not None
-        self.app = create_app(project, any_host=any_host, model=model, bearers=bearers)
+        any_host = allow_remote or token_file is not None
+        self.app = create_app(project, any_host=any_host, model=model, token_file=token_file)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)

@@ -60,6 +60,8 @@ def read_tokens(path: Path) -> dict[str, Caller]:
             name, role, digest = parts.groups()
             if digest in found or name in {one.name for one in found.values()}:
                 raise ConfigError(f"--token-file {path}, line {number}: an earlier line has this name or token")
+            if digest == hashlib.sha256().hexdigest():
+                raise ConfigError(f"--token-file {path}, line {number}: this is the SHA-256 of an empty token")
             found[digest] = Caller(name, may_mark=role == "mark")
     if not found:
         raise ConfigError(f"--token-file {path}: it has no token; see docs/search.md, Tokens")
@@ -95,7 +97,9 @@ class Tokens:
         return hmac.digest(self._secret, str(int(time.time() // TICKET_S) + ahead).encode(), "sha256").hex()
 
 
-def caller_of(request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> Caller:
+async def caller_of(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+) -> Caller:
     """Who sent a request. Raises Refusal `no_token` for nobody that is known."""
     tokens: Tokens = request.app.state.service.tokens
     found = tokens.bearer(given.credentials if given else "")
@@ -107,7 +111,7 @@ def caller_of(request: Request, given: Annotated[HTTPAuthorizationCredentials | 
     return found
 
 
-def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
     """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
     if not caller.may_mark:
         raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")

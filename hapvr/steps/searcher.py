@@ -264,6 +264,7 @@ class Searcher(SearchEngine):
         calibration = scorer.calibration
         return SearchAnswer(
             query=query.name,
+            query_id=query.video_id,
             matches=tuple(matches),
             seconds=seconds,
             prior=None if calibration is None else (options.prior or calibration.prior),

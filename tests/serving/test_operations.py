@@ -66,7 +66,7 @@ def test_ready_means_that_searches_are_answered(collection: Path, tmp_path: Path
         assert (refused.status, refused.json["code"]) == (503, "no_index")
         assert "`hapvr index build` makes one" in refused.json["error"]
         place.write_bytes(whole)
-        assert client.get("/ready").json == {"videos": 11, "model": "bundle-0"}
+        assert client.get("/ready").status == 200
         client.service.collection.current().searcher.damage.append("search: a file is damaged")
         assert (client.get("/ready").status, client.get("/health").status) == (503, 200)
 

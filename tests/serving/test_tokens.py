@@ -34,6 +34,7 @@ def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
         ([READ, "my secret token"], 0o600, "line 2: wanted a name, `read` or `mark`"),
         ([READ.replace("read", "admin")], 0o600, "line 1: wanted"),
         ([READ.upper()], 0o600, "line 1: wanted"),
+        ([f"ben read {sha256().hexdigest()}"], 0o600, "line 1: this is the SHA-256 of an empty token"),
         ([READ, READ.replace("read", "mark")], 0o600, "line 2: an earlier line has this name or token"),
         ([READ, READ.replace("ben", "eve")], 0o600, "line 2: an earlier line has this name or token"),
     ],
@@ -74,6 +75,8 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path, monkeypatc
         head, row = ben.get(f"/jobs/{job['job']}/table", author="=ben", note='case 7, "a"').body.decode().splitlines()
         assert head.endswith("model,error,author,note")
         assert row.endswith(''',bundle-0,,'=ben,"case 7, ""a"""''')
+        job = ben.search(id=SHORT, folder="elsewhere").json["job"]
+        assert ben.get(f"/jobs/{job}/table").body.decode().splitlines() == [head]
         ticket = ben.get("/index").json["ticket"]
         assert (
             nobody.get(f"/media/{SHORT}", ticket=ticket).status
