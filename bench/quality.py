@@ -78,6 +78,7 @@ def make(task: Task) -> list[Upload]:
     name, clips = f"{task.clip.sha256[:10]}-{task.clip.path.stem}.mp4", task.out / "clips"
     if task.role == "distractor":
         shutil.copyfile(task.clip.path, clips / name)
+    if task.role in ("distractor", "donor"):
         return []
     frames, fps = load_frames(task.clip.path)
     donors = [load_frames(path)[0] for path in task.others]
@@ -178,7 +179,7 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
     groups |= {edit: {edit} for edit in (UPLOADS | EXCERPTS)}
     for name, edits in groups.items():
         rows = [number for number, upload in enumerate(uploads) if upload.edit in edits]
-        draws = query_weights(len(rows), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
+        draws = query_weights(max(len(rows), 1), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
         for system in SYSTEMS if rows else ():
             of = [found[row][system] for row in rows], [uploads[row].original for row in rows]
             values = measures(*of, np.ones((1, len(rows))))

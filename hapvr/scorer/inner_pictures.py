@@ -30,7 +30,8 @@ LEAST_SIDE = 0.25
 AREAS = (0.08, 0.92)
 """Shares of the picture, least and most."""
 COVERED = 0.5
-"""How much of an edge there must be, in [0, 1], on each quarter of each side that is no border of the picture."""
+"""How much of an edge there must be, in [0, 1], on three quarters of each side that is no border of the picture: text may lie
+over the fourth."""
 NEAR = 12
 """Pixels around an edge that say how strong the picture's own edges are there."""
 CONTRAST = 6.0
@@ -66,12 +67,12 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     moved = moving[:, None, :, None] - moving[None, :, :, None] - moving[:, None, None, :] + moving[None, :, None, :]
     share = moved.transpose(2, 3, 0, 1) / np.maximum(area, 1)
     across, along = _sides(upright, x, y), _sides(level, y, x).transpose(1, 2, 0)
-    sides = [across[:, None], across[None, :], along[:, :, :, None], along[:, :, None, :]]
+    sides = np.stack(np.broadcast_arrays(across[:, None], across[None, :], along[:, :, :, None], along[:, :, None, :]))
     usable = (wide >= LEAST_SIDE * luma.shape[2])[:, :, None, None] & (high >= LEAST_SIDE * luma.shape[1])
     usable &= (area >= AREAS[0] * luma[0].size) & (area <= AREAS[1] * luma[0].size) & (share >= LEAST_MOVING)
-    for side in sides:
-        usable &= (side >= COVERED) | np.isnan(side)
-    clear = sum((np.nan_to_num(side) for side in sides), np.zeros(usable.shape)) * np.abs(area) ** LARGER
+    free = np.isnan(sides)
+    usable &= (free | (sides > 0)).all(axis=0)
+    clear = np.nansum(sides, axis=0) / np.sqrt((~free).sum(axis=0).clip(min=1)) * np.abs(area) ** LARGER
     places = np.argwhere(usable)[np.argsort(-clear[usable], kind="stable")]
     found: list[Box] = []
     for left, right, top, bottom in places.tolist():
@@ -106,12 +107,13 @@ def _lines(edges: Floats) -> NDArray[np.intp]:
 
 
 def _sides(edges: Floats, places: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
-    """[P, E, E]: how much of an edge there is at each place from one end to another, on the quarter that has least; NaN at the
+    """[P, E, E]: how much of an edge there is at each place from one end to another, 0 for less than COVERED asks; NaN at the
     picture's borders, which need none."""
     spans = ends[None, :] - ends[:, None]
     quarters = (ends[:, None, None] + spans[:, :, None] * np.linspace(0, 1, 5)).round().astype(int)
     sums = np.pad(edges.cumsum(axis=1), ((0, 0), (1, 0)))[places]
-    found = (np.diff(sums[:, quarters]) / np.maximum(np.diff(quarters), 1)).min(axis=-1)
+    found = np.sort(np.diff(sums[:, quarters]) / np.maximum(np.diff(quarters), 1), axis=-1)
+    found = np.where(found[..., 1] >= COVERED, found.mean(axis=-1), 0)
     found[[0, -1]] = np.nan
     return np.asarray(found, np.float32)
 
