@@ -1,7 +1,8 @@
 """Labelled copy benchmarks from a user's unlabelled clips: edited copies of some are to be found among the others.
 
-A query's copies are ND or DS by their edit, or a part in longer footage; every other video of the database is a negative. The clips should therefore
-differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
+A query's copies are ND or DS by their edit, or a part in longer footage; every other video of the database is a negative.
+The clips should therefore differ: two recordings of one event, or one clip cut from another, would count against a method
+that finds them.
 """
 
 from __future__ import annotations

@@ -124,9 +124,9 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
 class Edit:
     """One way to alter a video.
 
-    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a generator; the number of
-    frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole: makes the result instead of
-    `change`, of `apply`'s arguments.
+    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a
+    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole:
+    makes the result instead of `change`, of `apply`'s arguments.
     """
 
     label: Literal["ND", "DS", "part"]

@@ -102,12 +102,15 @@ def difference(name: str, value: float, *, spread: float = 0.001) -> Difference:
 def test_one_required_metric_that_got_worse_stops_a_better_target(
     drop: float, spread: float, max_drop: float, worse: bool
 ) -> None:
-    """Surely half a point down, or unsure but more than `max_drop`; a metric that is not required may fall."""
+    """Surely half a point down, or unsure but more than `max_drop`; a metric that is not required may fall, `parts` not."""
     measured = {"DSVR": difference("b/DSVR", 0.2), "DSVD": difference("b/DSVD", drop, spread=spread)}
     gate = GATE.model_copy(update={"required_metrics": ("DSVR", "DSVD"), "max_drop": max_drop})
     verdict = decide([measured], target_metrics=("DSVR",), config=gate)
     assert (verdict.worse, verdict.passed) == ((("b/DSVD",) if worse else ()), not worse)
     assert decide([measured], target_metrics=("DSVR",), config=GATE).passed
+    guarded = {"DSVR": measured["DSVR"], "parts": difference("b/parts", drop, spread=spread)}
+    config = GATE.model_copy(update={"max_drop": max_drop})
+    assert decide([guarded], target_metrics=("DSVR",), config=config).passed is not worse
 
 
 @given(values=st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=6))

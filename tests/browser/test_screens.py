@@ -1,4 +1,4 @@
-"""An empty project that the daemon takes to a champion with nobody at the UI; then a training that is killed and
+"""An empty project that the daemon takes to a champion and a trained version with nobody at the UI; then a training that is killed and
 retried."""
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
-    """The daemon lists the files, takes each shard to features and training data once, trains when it is time, promotes the
-    model, and indexes the collection by it. No run fails, no two runs share the GPU, views and labels come from one run, and
+    """The daemon lists the files, takes each shard to features and training data once, makes the untrained baseline champion,
+    trains and registers a model when it is time, and indexes the collection by the champion. No run fails, no two runs share the GPU, views and labels come from one run, and
     afterwards it is quiet."""
     project = servers.project
     wait_until(lambda: project.root.exists("models/current.json"), "a trained model", timeout_s=900)
@@ -125,5 +125,5 @@ def test_a_killed_training_is_noticed_and_retried(servers: Servers) -> None:
     tracker = tracker_of(servers.project)
     tracked = tracker.client.search_runs([tracker.experiment_id], filter_string=f"tags.`hapvr.run_key` = '{first}'")
     assert [run.info.status for run in tracked] == ["FINISHED"]
-    assert len(tracker.client.search_model_versions("name = 'hapvr'")) == 2
+    assert len(tracker.client.search_model_versions("name = 'hapvr'")) == 3
     assert champion_of(tracker.client, "hapvr") is not None

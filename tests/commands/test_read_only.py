@@ -79,7 +79,7 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 }
 """Arguments that would have to write, and what the sentence names."""
 
-LEFT_OUT = {("sample",), ("train",), ("index", "add")}
+LEFT_OUT = {("sample",), ("train",), ("models", "register"), ("index", "add")}
 """Stages whose data is finished, or missing, here; `download` and `extract` show what a stage says. `index add` wants a data root of
 its own."""
 

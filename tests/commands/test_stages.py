@@ -80,7 +80,8 @@ def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, s
 
 @pytest.mark.slow
 def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips_folder: Path) -> None:
-    """download, sample, extract, train, evaluate: every loss is counted, and the trained network has scores."""
+    """download, sample, extract, train, evaluate, register: every loss is counted, the trained network has scores, and its
+    version is compared with the untrained one."""
     # In shards of all clips of a split: each shard starts processes of its own.
     settings = small_settings(clips_folder, tmp_path / "data") | {"shard_videos": 50}
     config = write_settings(tmp_path / "c.yaml", settings)
@@ -100,3 +101,13 @@ def test_from_clips_to_metrics_without_dagster(call: Call, tmp_path: Path, clips
     result = call("evaluate", *arguments).json
     assert result["availability"]["num_queries_scored"] > 0
     assert all(0 <= value <= 1 for value in result["metrics"].values())
+    register = ("models", "register", "--config", config, "--set", "evaluation.gate.enabled=true", "--json")
+    refused = call(*register, "another")
+    assert (refused.code, "no training of this name has ended" in refused.error) == (2, True)
+    registered = call(*register, "first").json
+    assert registered["version"] == 2
+    assert "against champion version 1" in registered["decision"]
+    address = f"sqlite:///{tmp_path}/data/mlflow/mlflow.db"
+    trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json["versions"]
+    assert ("champion" in trained_version["aliases"]) == registered["champion"] != ("champion" in untrained["aliases"])
+    assert untrained["warning"].startswith("this model is untrained")

@@ -19,7 +19,7 @@ from hapvr.demo.clips_benchmark import (
     make_clips_benchmark,
     split_user_videos,
 )
-from hapvr.demo.edits import EDITS
+from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
 from hapvr.steps.sources import read_scenes
@@ -30,13 +30,14 @@ from hapvr.video.settings import OwnVideosSource
 def test_make_clips_benchmark_labels_copies(clips: Path, tmp_path: Path) -> None:
     """Each query finds exactly its own copies, labelled by their edit, among all other videos."""
     definition, unusable = make_clips_benchmark(clips, tmp_path / "made", name="own")
-    assert (len(definition.queries), len(definition.database), unusable) == (4, 4 * 4 + 2, {})
+    assert (len(definition.queries), len(definition.database), unusable) == (4, 4 * 5 + 2, {})
+    assert [task.name for task in definition.tasks] == ["DSVR", "DSVD", "parts"]
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
-    assert definition.labels["query_id"].value_counts()["count"].to_list() == [4] * 4
+    assert definition.labels["query_id"].value_counts()["count"].to_list() == [5] * 4
     for query, reference, label in definition.labels.iter_rows():
         assert videos[query]["group"] == videos[reference]["group"]
-        assert EDITS[videos[reference]["edit"]].label == label
-    assert definition.labels["label"].value_counts().sort("label").rows() == [("DS", 8), ("ND", 8)]
+        assert ALL_EDITS[videos[reference]["edit"]].label == label
+    assert definition.labels["label"].value_counts().sort("label").rows() == [("DS", 8), ("ND", 8), ("part", 4)]
     for path in definition.video_files().values():
         assert probe_video(path).width_px > 0
     for row in videos.values():
@@ -114,7 +115,7 @@ def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_pa
     files = split_user_videos(clips, tmp_path, own(clips)).train
     assert len(files) == 2
     assert [len(load_definition(tmp_path / f"own-{part}").queries) for part in ("test", "validation")] == [1, 1]
-    assert len(load_definition(tmp_path / "own-test").database) == 2 + 4
+    assert len(load_definition(tmp_path / "own-test").database) == 2 + 5
     (clips / "clip 3.mp4").unlink()
     (clips / "again.mp4").write_bytes((clips / "clip 0.mp4").read_bytes())  # found only by looking inside
     for _ in range(2):

@@ -20,11 +20,12 @@ from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark
 from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.model_card import summarize
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
-from tests.orchestration.conftest import Storage, materialize, requested
+from tests.orchestration.conftest import Storage, execute, materialize, requested
 from tests.registry.empty_store import new_store
 from tests.steps.search_projects import copied_project, network_folder, with_real_weights
 
@@ -87,6 +88,20 @@ def passed(instance: dg.DagsterInstance, asset: str, name: str) -> bool:
     """The last result of a check."""
     key = dg.AssetCheckKey(dg.AssetKey(asset), name)
     return instance.event_log_storage.get_asset_check_execution_history(key, limit=1)[0].status.value == "SUCCEEDED"
+
+
+def test_without_a_benchmark_the_untrained_baseline_stays(searched: tuple[Project, dg.DagsterInstance]) -> None:
+    """As in a collection of `hapvr index add`: `retrain` ends well and trains nothing, and the index is the baseline's."""
+    project, instance = searched
+    settings = project.config.model_dump(mode="json")
+    settings["evaluation"] |= {"benchmarks": [], "validation": None}
+    write_settings(project.folder / "config.yaml", settings)
+    result = execute(instance, "retrain")
+    assert result.success
+    assert not result.get_asset_materialization_events()
+    assert materialize(instance, "search_index").success
+    assert current_index(project.root).model == "models:/hapvr/1"
+    assert "nothing is trained, and the untrained baseline stays" in "\n".join(summarize(project))
 
 
 def test_descriptors_and_index_follow_features_and_champions(

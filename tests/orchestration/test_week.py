@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from hapvr.data.manifest import collection_keys
-from hapvr.registry.versions import champion_of, history, rollback, version_tags
+from hapvr.registry.versions import champion_of, history, promote, rollback, version_tags
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
 from tests.conftest import small_settings, write_clip, write_settings
@@ -166,8 +166,8 @@ def crash_trainer() -> threading.Thread:
 
 
 def test_a_week(week: Week) -> None:
-    """Videos arrive in batches, shards flow to features by themselves, good models are promoted, bad ones are not, a crash
-    is retried, rollback works, and nothing is computed twice."""
+    """Videos arrive in batches, shards flow to features by themselves, the untrained baseline comes first, good models are
+    promoted, bad ones are not, a crash is retried, rollback works, and nothing is computed twice."""
     from pipelines.definitions import defs
 
     # Before anything is there, nothing is asked for: what has failed would not be asked for again.
@@ -191,6 +191,10 @@ def test_a_week(week: Week) -> None:
     champion = champion_of(client, name)
     assert champion is not None
     assert champion.version == 1
+    assert version_tags(client, name, 2)["hapvr.gate.champion"] == "1"
+    promote(client, name, 2, reason="a mistake")
+    champion = champion_of(client, name)
+    assert champion is not None
 
     # Tuesday: nothing new, so neither sensors nor schedule do anything.
     for sensor in ("new_videos", "retrain_on_schedule"):
@@ -201,7 +205,7 @@ def test_a_week(week: Week) -> None:
     )
     assert not week.flow()
 
-    # Wednesday: three more videos make exactly one more shard; sane settings give a better model.
+    # Wednesday: three more videos make exactly one more shard; sane settings give a better model than the spoiled one.
     week.videos_arrive(203, 204, 205)
     request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
@@ -220,9 +224,9 @@ def test_a_week(week: Week) -> None:
         assert running.run_id in (answer.skip_message or "")
     week.instance.report_run_canceled(running)
     assert week.run("retrain", request).success
-    tags = version_tags(client, name, 2)
+    tags = version_tags(client, name, 3)
     assert tags["hapvr.gate.decision"] == "promoted", tags
-    assert tags["hapvr.gate.champion"] == "1"
+    assert tags["hapvr.gate.champion"] == "2"
     assert tags["hapvr.gate.champion_run"] == champion.run_id
 
     # Thursday: somebody spoils the settings; the schedule trains, the gate keeps the champion.
@@ -230,11 +234,11 @@ def test_a_week(week: Week) -> None:
     request = week.tick("retrain_on_schedule", day=5)
     assert isinstance(request, dg.RunRequest)
     assert week.run("retrain", request).success
-    tags = version_tags(client, name, 3)
+    tags = version_tags(client, name, 4)
     assert tags["hapvr.gate.decision"] == "not promoted", tags
     champion = champion_of(client, name)
     assert champion is not None
-    assert champion.version == 2
+    assert champion.version == 3
     checks = week.instance.event_log_storage.get_latest_asset_check_execution_by_key(
         [
             dg.AssetCheckKey(dg.AssetKey("registered_model"), check)
@@ -259,9 +263,9 @@ def test_a_week(week: Week) -> None:
     )
     assert retried.success
     versions = client.search_model_versions(f"name = '{name}'")
-    assert sorted(int(version.version) for version in versions) == [1, 2, 3, 4]
+    assert sorted(int(version.version) for version in versions) == [1, 2, 3, 4, 5]
     keys = [run.data.tags["hapvr.run_key"] for run in client.search_runs([tracker_of(week.project).experiment_id])]
-    assert len(keys) == len(set(keys)) == 4
+    assert len(keys) == len(set(keys)) == 5
     assert crashed.run_id in keys
 
     # Saturday: people do not like what they see, and go back.

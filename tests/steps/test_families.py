@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.chain import CHAIN
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.model.description import read_description
 from hapvr.scorer.bundle import load_bundle
-from hapvr.steps.evaluation import TRAINED, make_benchmark_scores
+from hapvr.steps.evaluation import TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.registration import make_registered_model
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
@@ -40,10 +40,10 @@ def test_family_goes_through_the_chain(pooled_project: Project, tmp_path: Path, 
     run = prepare_training(project, f"family-{family}", tags={})
     run_training(project, run)
     assert finish_training(project, run)["steps"] == project.config.train.steps
-    for name in project.config.evaluation.benchmarks:
-        scores = make_benchmark_scores(project, run, name)
+    for scores in CHAIN["benchmark_scores"].run(project).values():
         assert 0 <= scores.target_means[TRAINED] <= 1
-    registered = make_registered_model(project, run, tags={})
+    registered = CHAIN["registered_model"].run(project)
+    assert registered.decision.champion == "1"  # the untrained baseline
     assert read_description(registered.bundle / "network").settings.family == family
     scorer = load_bundle(registered.bundle)
     clips = project.path(project.config.sources[0].path)

@@ -14,18 +14,23 @@ from typing import Any
 import polars as pl
 import pytest
 
+from hapvr.benchmark.definition import PART
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import FeatureStore
+from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
-from hapvr.registry.versions import champion_of, history, register, set_champion, version_tags
+from hapvr.registry.client import registered_bundle
+from hapvr.registry.versions import champion_of, history, promote, register, set_champion, version_tags
+from hapvr.scorer.description import read_calibration
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import content_of, mark
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.steps.gate import make_decision
 from hapvr.steps.marks_benchmark import marked_pairs
@@ -58,14 +63,15 @@ def project(base: Project, request: pytest.FixtureRequest) -> Project:
     return Project.open(write_settings(base.folder / f"{name}.yaml", settings), folder=base.folder)
 
 
-def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
-    """Noise over all pairs of the benchmark, `gain` on relevant ones."""
+def similarities(project: Project, gain: float, seed: int, parts_gain: float) -> pl.DataFrame:
+    """Noise over all pairs of the benchmark, `gain` on copies, `parts_gain` on parts in longer footage."""
     definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
     pairs = [(query, reference) for query in definition.queries for reference in definition.database]
     frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
         pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
     )
-    relevant = definition.labels.unique(["query_id", "reference_id"]).select("query_id", "reference_id", gain=gain)
+    gains = pl.when(pl.col("label") == PART).then(parts_gain).otherwise(gain)
+    relevant = definition.labels.unique(["query_id", "reference_id"]).select("query_id", "reference_id", gain=gains)
     return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
         "query_id", "reference_id", similarity=pl.col("similarity") + pl.col("gain").fill_null(0.0)
     )
@@ -79,21 +85,22 @@ def evaluated(
     seed: int = 0,
     digest: str | None = None,
     model_uri: str | None = None,
-    mean: float = 0.6,
+    parts_gain: float | None = None,
 ) -> Version:
-    """A run with a stored evaluation of that quality, registered as the next version. mean: of the target metrics; that of
-    the untrained baseline is 0.5."""
+    """A run with a stored evaluation of that quality, registered as the next version. parts_gain: None: as `gain`."""
     tracker = tracker_of(project)
     run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
     run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
-    similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
+    similarities(project, gain, seed, gain if parts_gain is None else parts_gain).write_parquet(
+        folder / SIMILARITIES[TRAINED]
+    )
     definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
     result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
     scores = {
         "digest": digest or definition_digest(definition),
-        "target_means": {BASELINE: 0.5, TRAINED: mean},
+        "target_means": {BASELINE: 0.5, TRAINED: 0.6},
         "results": {BASELINE: result, TRAINED: result},
     }
     (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
@@ -102,6 +109,14 @@ def evaluated(
     name = project.config.tracking.registered_model
     uri = model_uri or f"runs:/{run_id}/model"
     return run, register(tracker, name, run_id=run_id, model_uri=uri, target=0.5, tags={})
+
+
+def champion_with(project: Project, **quality: Any) -> Version:
+    """A version of this quality that a person has made champion."""
+    first, one = evaluated(project, "first", **quality)
+    name = project.config.tracking.registered_model
+    set_champion(tracker_of(project).client, name, one, how="hand", reason="the first")
+    return first, one
 
 
 def network_of(project: Project, name: str) -> SimilarityNetwork:
@@ -137,10 +152,9 @@ def champion(project: Project) -> int | None:
     return found.version if found else None
 
 
-def test_first_version_becomes_champion_and_a_better_one_follows(project: Project) -> None:
+def test_a_better_version_becomes_champion(project: Project) -> None:
     """The numbers, the version compared with and both runs stay on the version and its run."""
-    first, one = evaluated(project, "first", gain=0.5)
-    assert make_decision(project, first, one).promoted
+    first, one = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     decision = make_decision(project, second, two)
     assert decision.promoted
@@ -155,31 +169,52 @@ def test_first_version_becomes_champion_and_a_better_one_follows(project: Projec
     assert path is not None
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert stored["verdict"]["target"]["difference"] > 0
-    assert {row["name"] for row in stored["verdict"]["metrics"]} == {"own-test/DSVR", "own-test/DSVD"}
+    assert {row["name"] for row in stored["verdict"]["metrics"]} == {
+        "own-test/DSVR", "own-test/DSVD", "own-test/parts",
+    }  # fmt: skip
     assert [entry.version for entry in history(tracker.client, name)] == [one, two]
 
 
-def test_a_first_version_below_the_untrained_baseline_stays_challenger(project: Project) -> None:
-    """The reason has both numbers and the verb that overrules it; the next version takes the champion's place by itself."""
-    weak, one = evaluated(project, "weak", gain=0.5, mean=0.45)
+def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
+    """The baseline is a calibrated version and the first champion, made once; it is scored on the benchmark by its bundle."""
+    weak, one = evaluated(project, "weak", gain=0.0)
+    with pytest.raises(DataError, match="no champion to compare with"):
+        make_decision(project, weak, one)
+    for _ in range(2):
+        ensure_baseline(project)
+        assert champion(project) == 2
+    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    found = tracker.client.get_model_version(name, "2")
+    assert found.tags["hapvr.warning"].startswith("this model is untrained")
+    assert tracker.client.get_run(found.run_id).info.run_name == "small-untrained"
+    assert read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
     decision = make_decision(project, weak, one)
+    assert decision.reason.startswith("not promoted: against champion version 2, worse on own-test/DSVR"), (
+        decision.reason
+    )
+    promote(tracker.client, name, one, reason="all the same")
+    ensure_baseline(project)  # a trained champion stays
+    assert champion(project) == one
+
+
+def test_a_version_that_loses_parts_stays_challenger(project: Project) -> None:
+    """Better on the target by far, and worse on a short query within longer footage."""
+    champion_with(project, gain=0.5, parts_gain=6.0)
+    second, two = evaluated(project, "second", gain=6.0, parts_gain=0.5)
+    decision = make_decision(project, second, two)
     assert not decision.promoted
-    assert "below the untrained baseline (mean of the target metrics 45.00 against 50.00)" in decision.reason
-    assert f"hapvr models promote {one}" in decision.reason
-    assert champion(project) is None
-    good, two = evaluated(project, "good", gain=0.5, mean=0.5)
-    assert make_decision(project, good, two).promoted
-    assert champion(project) == two
+    assert "worse on own-test/parts" in decision.reason
+    assert decision.verdict is not None
+    assert decision.verdict.better
 
 
 def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     """A worse one names the metrics; the same scores again are not better."""
-    good, one = evaluated(project, "good", gain=6.0)
-    make_decision(project, good, one)
+    _, one = champion_with(project, gain=6.0)
     bad, two = evaluated(project, "bad", gain=0.5)
     decision = make_decision(project, bad, two)
     assert not decision.promoted
-    assert "worse on own-test/DSVR, own-test/DSVD" in decision.reason
+    assert "worse on own-test/DSVR, own-test/DSVD, own-test/parts" in decision.reason
     same, three = evaluated(project, "same", gain=6.0)
     decision = make_decision(project, same, three)
     assert not decision.promoted
@@ -189,8 +224,7 @@ def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
 
 def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> None:
     """Decided once, a version is not decided on again."""
-    first, one = evaluated(project, "first", gain=0.5)
-    make_decision(project, first, one)
+    _, one = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     assert make_decision(project, second, two).promoted
     set_champion(
@@ -215,8 +249,7 @@ def test_what_cannot_be_compared_waits_for_a_person(
     project: Project, settings: dict[str, Any], digest: str | None, said: str
 ) -> None:
     """The reason, and the verb that promotes by hand."""
-    first, one = evaluated(project, "first", gain=0.5, digest=digest)
-    make_decision(project, first, one)
+    _, one = champion_with(project, gain=0.5, digest=digest)
     asked = changed(project, **settings)
     second, two = evaluated(asked, "second", gain=6.0)
     decision = make_decision(asked, second, two)
@@ -229,8 +262,7 @@ def test_what_cannot_be_compared_waits_for_a_person(
 def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
     """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
     bundle = bundle_of(project, tmp_path, network_of(project, "champion"))
-    first, one = evaluated(project, "first", gain=0.5, digest="another edition", model_uri=bundle.as_uri())
-    make_decision(project, first, one)
+    _, one = champion_with(project, gain=0.5, digest="another edition", model_uri=bundle.as_uri())
     second, two = evaluated(project, "second", gain=0.0)
     decision = make_decision(project, second, two)
     assert decision.verdict is not None, decision.reason
@@ -243,8 +275,7 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
     """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
     networks = {name: network_of(project, name) for name in ("old", "new")}
     bundle = bundle_of(project, tmp_path, networks["old"])
-    first, one = evaluated(project, "first", gain=0.5, model_uri=bundle.as_uri())
-    make_decision(project, first, one)
+    _, one = champion_with(project, gain=0.5, model_uri=bundle.as_uri())
     store = FeatureStore(project.root, project.root.list_folders("features"))
     collected = [one for one in sorted(store.available()) if not one.startswith(("own-test/", "own-validation/"))]
     videos = dict(store.read(collected[:12]))
@@ -280,8 +311,7 @@ def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path)
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
     """Whoever is second is compared with the one that won, not with the champion that both saw at first."""
-    first, one = evaluated(project, "first", gain=0.5)
-    make_decision(project, first, one)
+    _, one = champion_with(project, gain=0.5)
     versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda version: make_decision(project, *version), versions))

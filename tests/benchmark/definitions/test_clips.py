@@ -7,6 +7,7 @@ import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.benchmark.definitions.stored import is_complete, write_clips
+from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import DataError
 from hapvr.tables import read_frame, write_frame
 
@@ -29,6 +30,15 @@ def test_write_clips_round_trip(tmp_path):
     assert definition.video_files()["mine/sub/c.mp4"] == tmp_path / "videos/sub/c.mp4"
     assert definition.provenance == {"seed": 3}
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):
+    """Either leaves the ranking of the other's task, so both tasks are perfect though both copies come before the third video."""
+    rows = [(file, "query" if file == "a.mp4" else "database", "", "") for file in ("a.mp4", "b.mp4", "c.mp4", "d.mp4")]
+    labels = [("a.mp4", "b.mp4", "DS"), ("a.mp4", "c.mp4", "part")]
+    made = write_clips(tmp_path, name="mine", videos=rows, labels=labels, segments=[], provenance={})
+    scores = pl.DataFrame({"query_id": made.queries * 3, "reference_id": made.database, "similarity": [0.8, 0.9, 0.1]})
+    assert evaluate(made, scores).metrics == {"DSVR": 1, "DSVD": 1, "parts": 1}
 
 
 @pytest.mark.parametrize(
