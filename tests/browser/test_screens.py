@@ -52,8 +52,8 @@ def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
     """The daemon lists the files, takes each shard to features and training data once, makes the untrained baseline champion,
-    trains and registers a model when it is time, and indexes the collection by the champion. No run fails, no two runs share the GPU, views and labels come from one run, and
-    afterwards it is quiet."""
+    trains and registers a model when it is time, and indexes the collection by the champion. No run fails, no two runs
+    share the GPU, views and labels come from one run, and afterwards it is quiet."""
     project = servers.project
     wait_until(lambda: project.root.exists("models/current.json"), "a trained model", timeout_s=900)
     tracker = tracker_of(project)

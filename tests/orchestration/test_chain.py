@@ -223,7 +223,8 @@ def test_progress_of_training_streams_into_the_runs_log(chain: Chain) -> None:
 
 
 def test_registered_model_scores_raw_files_by_its_alias(chain: Chain, clips_folder: Path) -> None:
-    """models:/hapvr@champion, here the untrained baseline, scores pairs of files; a bad one is a row with an error; a clip is closest to itself."""
+    """The champion, here the untrained baseline, scores pairs of files; a bad one is a row with an error; a clip is closest
+    to itself."""
     tracker = tracker_of(chain.project)
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
