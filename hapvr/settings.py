@@ -35,7 +35,7 @@ class GateConfig(Settings):
 
     enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
     required_metrics: tuple[str, ...] = Field(
-        default=(), description="metrics that must not get worse; none named: the target metrics"
+        default=(), description="metrics that must not get worse, as well as `parts`; none named: the target metrics"
     )
     confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
         default=0.95, description="share of resamples that makes a difference count as real"
