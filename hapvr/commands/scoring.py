@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -70,9 +71,13 @@ def score(
     Every query is compared with every reference. A video that cannot be read is a row with an error.
     """
     queries, others = expand([query]), expand(references)
-    scorer = load_scorer(model, tracking_uri)
+    folder = model_folder(model, tracking_uri)
 
     from hapvr.scorer.access import ANY_HOST, Access
+    from hapvr.scorer.bundle import load_bundle
+    from hapvr.scorer.description import is_untrained
+
+    scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
 
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it
@@ -87,13 +92,15 @@ def score(
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     result = {
         "model": model,
+        "untrained": untrained,
         "warning": scorer.warning,
         "precision": precision,
         "prior": prior if prior is not None or calibration is None else calibration.prior,
         "pairs": pairs,
         "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
     }
-    lines = [*_header(model, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    named = f"{model}, untrained" if untrained else model
+    lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
     show(result, as_json=as_json, text="\n".join(lines))
     if any(row.similarity is None for row in rows):
         raise typer.Exit(FAILED)
@@ -135,13 +142,18 @@ def _inside(path: Path) -> list[str]:
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:
-    """A row as plain values, with the verdict; no segments where there is no match."""
-    pair = asdict(row) | {"verdict": None}
-    if row.similarity is not None and calibration is not None:
+    """A row as plain values, with the verdict, which is a match where both files have the same bytes; no segments where there
+    is no match."""
+    pair = asdict(row) | {"verdict": None, "same_file": False}
+    if row.similarity is None:
+        return pair
+    if calibration is not None:
         pair["probability"] = calibration.probability(row.similarity, prior=prior)
         pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
-        if pair["verdict"] == "no match" and row.segments is not None:
-            pair["segments"] = ()
+    if "://" not in row.query + row.reference and filecmp.cmp(row.query, row.reference, shallow=False):
+        pair |= {"verdict": "match", "probability": 1.0, "same_file": True}
+    if pair["verdict"] == "no match" and row.segments is not None:
+        pair["segments"] = ()
     return pair
 
 
@@ -169,7 +181,8 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
-    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}"]
+    equal = "  the same file" * pair["same_file"]
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}"]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
@@ -191,11 +204,3 @@ def named_version(model: str, tracking_uri: str) -> str:
     from hapvr.registry.client import pinned_uri
 
     return pinned_uri(model, registry_address(tracking_uri)) if model.startswith("models:/") else model
-
-
-def load_scorer(model: str, tracking_uri: str) -> VideoScorer:
-    """The scorer of a registered model or of a bundle folder."""
-    folder = model_folder(model, tracking_uri)
-    from hapvr.scorer.bundle import load_bundle
-
-    return load_bundle(folder, device="auto")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError
 
 from hapvr.errors import DamagedError
 from hapvr.files import read_json_as, safetensors_sha256
@@ -42,6 +41,8 @@ def read_description(folder: Path) -> NetworkDescription:
 
 def weights_sha256(folder: Path) -> str:
     """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises DamagedError."""
+    from safetensors import SafetensorError  # which scoring does without
+
     file = folder / WEIGHTS_FILE
     try:
         return safetensors_sha256(file.read_bytes())

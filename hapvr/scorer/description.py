@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field
 
 from hapvr.errors import DataError
 from hapvr.files import read_json_as
+from hapvr.model.description import read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import Precision
 from hapvr.provenance import Provenance
@@ -112,6 +113,14 @@ def read_description(folder: Path) -> Description:
     if not (folder / SCORER_FILE).exists():
         raise DataError(f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}")
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
+
+
+def is_untrained(folder: Path) -> bool:
+    """Whether the network of a bundle compares features as the frozen backbone gives them."""
+    settings = read_network(folder / NETWORK_FOLDER).settings
+    return isinstance(settings, NetworkSettings) and not (
+        settings.attention or settings.comparator or settings.binary_bits
+    )
 
 
 def read_calibration(folder: Path) -> Calibration | None:

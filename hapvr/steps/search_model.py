@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
-from hapvr.model.settings import NetworkSettings
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
 from hapvr.scorer.description import NETWORK_FOLDER, read_description
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
@@ -104,14 +103,6 @@ def index_warning(project: Project) -> str:
     if not project.root.exists(CURRENT):
         return ""
     return read_description(_place(project, current_index(project.root).model)).warning
-
-
-def is_untrained(folder: Path) -> bool:
-    """Whether the network of a bundle compares features as the frozen backbone gives them."""
-    settings = read_network(folder / NETWORK_FOLDER).settings
-    return isinstance(settings, NetworkSettings) and not (
-        settings.attention or settings.comparator or settings.binary_bits
-    )
 
 
 def _champion(project: Project) -> str:

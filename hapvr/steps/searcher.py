@@ -18,7 +18,7 @@ from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import read_description
+from hapvr.scorer.description import is_untrained, read_description
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.videos import is_picture
@@ -33,7 +33,7 @@ from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, co
 from hapvr.search.votes import Candidate
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
-from hapvr.steps.search_model import index_bundle, is_untrained, model_name, registry_warnings
+from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
 
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""

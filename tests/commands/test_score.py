@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import fit_calibration
 from tests.commands.conftest import Call
@@ -50,6 +52,23 @@ def test_score_tells_verdict_similarity_probability_and_segments(call: Call, fol
     if verdict != "no match":
         assert lines[1].startswith("         query 0:02-0:05 = reference 0:02-0:05")
     assert "b.mp4" in lines[-1] or lines[-1] == "         no matching segments"
+
+
+def test_score_says_that_a_file_is_the_same(call: Call, folder: Path, tmp_path: Path) -> None:
+    """Equal bytes are a match for sure, whatever the model finds; the model is said to be untrained where it is."""
+    again = shutil.copy(folder / "a.mp4", tmp_path / "again.mp4")
+    done = call("score", folder / "a.mp4", again, "--model", folder / "bundle", "--json")
+    (pair,) = done.json["pairs"]
+    assert (pair["same_file"], pair["verdict"], pair["probability"], done.json["untrained"]) == (
+        True,
+        "match",
+        1,
+        False,
+    )
+    bundle = make_bundle(tmp_path / "untrained", settings=NetworkSettings(attention=False, comparator=False))
+    lines = call("score", folder / "a.mp4", again, folder / "b.mp4", "--model", bundle).out.splitlines()
+    assert lines[0] == f"model    {bundle}, untrained"
+    assert [line.endswith("  the same file") for line in lines[3:]] == [True, False]
 
 
 def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Path) -> None:

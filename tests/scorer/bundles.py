@@ -61,15 +61,16 @@ def make_bundle(
     card: str = "",
     backbone_config: BackboneConfig = BACKBONE,
     onnx: bool = False,
+    settings: NetworkSettings | None = None,
 ) -> Path:
-    """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, an untrained network of 32 dimensions."""
+    """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, a network of 32 dimensions as it is drawn."""
     backbone = load_backbone(backbone_config)
     pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
     with torch.inference_mode():
         crops = center_crop(pictures, backbone.crop_px)
         regions = backbone.regions(crops).flatten(0, 1)
     dims = min(DIMS, regions.shape[1] // 2)
-    network = SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng("bundle"))
+    network = SimilarityNetwork(settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle"))
     whitening = fit_whitening(regions.clone(), dims=dims)
     record = None
     if onnx:
