@@ -47,7 +47,7 @@ demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own
 
 search: $(STAMP) ## the page of a collection of your own videos: make search VIDEOS=DIR
 	$(BIN)/hapvr index add $(if $(VIDEOS),"$(VIDEOS)") $(INTERRUPTED)
-	env --unset=HAPVR_CONFIG $(BIN)/hapvr serve $(INTERRUPTED)
+	$(BIN)/hapvr serve $(INTERRUPTED)
 
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui $(INTERRUPTED)

@@ -61,10 +61,14 @@ class Collection:
 def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is decoded yet.
 
-    Raises ArgumentError for a path that is no folder, and for one inside the data root or around it; DataError for a
-    folder without videos.
+    Raises ArgumentError for a path that is no folder, for one inside the data root or around it, and where `root` is a
+    configuration file; DataError for a folder without videos.
     """
     root = root.resolve()
+    if root.suffix in (".yaml", ".yml"):
+        raise ArgumentError(
+            f"{root} is a configuration, whose videos its `sources` name; for a collection name a data root with --data"
+        )
     added = [_checked(root, folder) for folder in folders]
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE

@@ -15,7 +15,10 @@ from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
+from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
+
+__all__ = ["call"]
 
 
 @contextmanager
@@ -74,6 +77,16 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
     (tmp_path / "photos" / "a.jpg").write_bytes(b"a picture")
     with pytest.raises((ArgumentError, DataError), match=said):
         add_folders(tmp_path / "root", [tmp_path / folder])
+
+
+def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is refused in one sentence."""
+    (tmp_path / "empty").mkdir()
+    for config, said in ((tmp_path / "mine.yaml", "name a data root with --data"), (tmp_path / "root", "no videos")):
+        monkeypatch.setenv("HAPVR_CONFIG", str(config))
+        done = call("index", "add", tmp_path / "empty")
+        assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (True, True, 1), done.error
+    assert not (tmp_path / "mine.yaml").exists()
 
 
 def test_the_data_root_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,11 @@ def add(
     data: Annotated[
         Path,
         typer.Option(
-            "--data", default_factory=default_collection, show_default="~/.local/share/hapvr", help="The data root."
+            "--data",
+            envvar="HAPVR_CONFIG",
+            default_factory=default_collection,
+            show_default="~/.local/share/hapvr",
+            help="The data root.",
         ),
     ],
     folders: Annotated[
