@@ -5,6 +5,7 @@ With `features.pooled` a row also has the frame's pooled vector before whitening
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, tensor_field, tensor_shape
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +65,7 @@ class FeatureFile:
         dims = stored_extras_dims(shard, file, required=extras)
         self.extras_dims = dims if extras else 0
         """C of the pooled vectors that `regions` appends, 0 for none."""
+        self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
         columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
         self._regions = VideoRows(shard, columns, file=file, places=places)
@@ -85,6 +87,10 @@ class FeatureFile:
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
         times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
+        if not all(map(math.isfinite, times)):
+            raise DamagedError(
+                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
+            )
         return times
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:

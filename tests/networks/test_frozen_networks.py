@@ -194,15 +194,13 @@ def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
     torch.testing.assert_close(whitening.apply(sample).norm(dim=-1), torch.ones(count))
 
 
-def test_whitening_round_trips_and_refuses_too_small_a_sample() -> None:
-    """Bytes give back equal tensors; fewer regions than dimensions and NaN are refused with the numbers."""
+def test_whitening_round_trips_and_refuses_nan() -> None:
+    """Bytes give back equal tensors; NaN is refused."""
     sample = torch.randn(50, 20, generator=torch_rng(6))
     whitening = fit_whitening(sample, dims=5, eps=1e-6)
     again = whitening_from_bytes(whitening_to_bytes(whitening))
     assert again.sha256 == whitening.sha256
     assert again.eps == whitening.eps
-    with pytest.raises(ArgumentError, match=r"got 5 of 20; add training videos or lower whitening\.dims"):
-        fit_whitening(sample[:5], dims=5)
     with pytest.raises(ArgumentError, match="NaN"):
         fit_whitening(sample / 0, dims=5)
 

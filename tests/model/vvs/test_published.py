@@ -100,5 +100,5 @@ def test_pca_of_a_checkpoint(vvs: release.Golden, tmp_path: Path) -> None:
         import_pca(file, dims=25)
     values = content(vvs)
     values["tsm_tgm_model"]["pca_layer.denominator"] = torch.zeros(24)
-    with pytest.raises(DataError, match="not above 0"):
+    with pytest.raises(DataError, match="above 0 and V"):
         import_pca(saved(tmp_path, values))
