@@ -8,6 +8,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,13 @@ class Provenance:
     @staticmethod
     def from_json(text: str) -> Provenance:
         """Inverse of `to_json`. Raises ValueError or RecursionError for anything else."""
-        return TypeAdapter(Provenance).validate_python(json.loads(text))
+        return _PROVENANCE.validate_python(json.loads(text))
 
 
+_PROVENANCE = TypeAdapter(Provenance)
+
+
+@cache
 def environment() -> dict[str, str]:
     """Versions of this package, Python and the libraries that touch the data."""
     versions = {"hapvr": __version__, "python": platform.python_version()}

@@ -163,9 +163,9 @@ def _generated(
         held_out = f"{source.name}-held-out"
         before = {name: _known_files(project, name) for name in (train, held_out)}
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
-        files = frozenset(path_of_text(entry.uri) for entry in entries)
+        used = frozenset(path_of_text(entry.uri) for entry in entries)
         found = split_user_videos(
-            videos, folder, source, files=files, scenes=scenes, trained=before[train], progress=progress
+            videos, folder, source, files=used, scenes=scenes, trained=before[train], progress=progress
         )
         for name, split, shown, other in (
             (train, TRAIN, found.train, before[held_out]),

@@ -65,6 +65,7 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("duplicates",): ((*CONFIG, "--set", "search.min_duplicate_probability=0.99"), "/data"),
     ("extract",): (CONFIG, "/data"),
     ("features", "import"): (("features.hdf5", "--out", "data"), "/data"),
+    ("forget",): (("in/long.mp4", *CONFIG, "--yes"), "/data"),
     ("index", "build"): ((*CONFIG, "--model", "bundle-0"), "/data"),
     ("index", "update"): (CONFIG, "/data"),
     ("models", "import"): (("published.pth", "--out", "imported"), "imported"),

@@ -63,6 +63,7 @@ SENSORS = {
     "missing_and_outdated": (None, "STOPPED"),
     "fail_lost_runs": (None, "RUNNING"),
     "waiting_alerts": (None, "RUNNING"),
+    "old_runs": (None, "RUNNING"),
     "close_failed_training": (None, "RUNNING"),
     "close_canceled_training": (None, "RUNNING"),
 }

@@ -212,8 +212,8 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
 def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
     """Wherever it is killed; what then is missing is made again, and searches have the same answers."""
     data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
-    call(project, VIDEO, "--yes", kill_at=3)
-    for kill_at in (6, 12, 20):
+    call(project, VIDEO, "--yes", kill_at=4)
+    for kill_at in (11, 20):
         call(project, "--yes", kill_at=kill_at)
     call(project, "--yes")
     assert traces(data, wanted) == set()
