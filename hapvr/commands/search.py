@@ -148,7 +148,7 @@ def duplicates(
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
     from hapvr.steps.project import Project
-    from hapvr.steps.searcher import UNCALIBRATED, Searcher
+    from hapvr.steps.searcher import UNSURE, Searcher
     from hapvr.tables import export_table
 
     _check_out(out)
@@ -163,18 +163,16 @@ def duplicates(
 
     project = Project.open(config, overrides=overrides(set_))
     searcher = Searcher.open(project, model=model)
-    calibration, warnings = searcher.scorer.calibration, list(searcher.warnings)
-    if calibration is None:
-        warnings.append(f"only files of the same bytes are listed: {UNCALIBRATED}")
-    for key in searcher.collection.shards() if calibration is not None else ():
+    warnings = list(searcher.warnings)
+    if searcher.evidence is None:
+        warnings.append(f"only files of the same bytes are listed; {UNSURE}")
+    for key in searcher.collection.shards() if searcher.evidence is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [
-            verdict_of(calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file) for pair in found
-        ]
+        verdicts = [verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file) for pair in found]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
     else:
         made = make_duplicate_groups(project, searcher)

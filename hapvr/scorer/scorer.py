@@ -16,9 +16,10 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.description import Description
-from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
+from hapvr.scorer.segments import Alignment, FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
+from hapvr.video.hashes import Hashes
 
 NEVER = Deadline(None)
 
@@ -65,17 +66,18 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What the network compares. regions: [T, r, d] from `embed`; clock: of the T sampled frames."""
+    """What is compared. regions: [T, r, d] from `embed`; clock: of the T sampled frames; hashes: [T], of their pictures."""
 
     regions: Embedding
     clock: FrameTimes
+    hashes: Hashes
 
     def __len__(self) -> int:
         return len(self.regions)
 
     def part(self, first: int, last: int) -> EmbeddedVideo:
         """The frames from `first` to `last` - 1, with their own times."""
-        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last))
+        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last), self.hashes[first:last])
 
 
 class VideoScorer:
@@ -181,6 +183,11 @@ class VideoScorer:
             self._reader, names, limits=limits or self.limits, access=access or Access(), deadline=deadline
         )
 
+    def sampled(self, jpegs: Sequence[bytes]) -> SampledFeatures:
+        """Features of frames as the sampling gives them, T >= 1."""
+        clock = FrameTimes(tuple(place / self.sampling.fps for place in range(len(jpegs))))
+        return self._reader.features(jpegs, clock, NEVER)
+
     def picture(
         self,
         path: str | Path,
@@ -196,7 +203,7 @@ class VideoScorer:
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.hold(deadline):
-            return EmbeddedVideo(self.networks.embed(video.regions), video.clock)
+            return EmbeddedVideo(self.networks.embed(video.regions), video.clock, video.hashes)
 
     def similarities(
         self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
@@ -229,6 +236,13 @@ class VideoScorer:
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
         return self.segments_in(self.relative_similarity(query, reference, deadline), query.clock, reference.clock)
+
+    def best_alignment(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> Alignment | None:
+        """The longest and surest part of both that shows the same, in frames."""
+        values = self.relative_similarity(query, reference, deadline)
+        return next(iter(align(values, threshold=self.frame_threshold, max_segments=1)), None)
 
     def segments_in(self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""

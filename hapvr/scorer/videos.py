@@ -25,7 +25,8 @@ from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.container import MAX_PIXELS, check_file
 from hapvr.video.frames import decode_jpegs
-from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.hashes import Hashes, frame_hashes, picture_hash
+from hapvr.video.pool import sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
 from hapvr.video.sources import ManifestEntry
 
@@ -53,10 +54,11 @@ BYTES_PER_DECODER = 8 * 2**20
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
-    the network reads them; clock: their times."""
+    the network reads them; clock: their times; hashes: [T], see `hapvr.video.hashes`."""
 
     regions: NDArray[np.floating]
     clock: FrameTimes
+    hashes: Hashes
 
 
 Outcome = SampledFeatures | VideoError
@@ -124,7 +126,8 @@ class VideoReader:
         frame = read_picture(path, short_side_px=self._sampling.short_side_px)
         with self._computing.hold(deadline):
             regions = self._embed(center_crop(frame, self._crop_px))
-        return SampledFeatures(regions, FrameTimes((0.0,)))
+        grey = np.asarray(Image.fromarray(frame[0].transpose(1, 2, 0)).convert("L"))
+        return SampledFeatures(regions, FrameTimes((0.0,)), np.array([picture_hash(grey)], np.uint64))
 
     def _decode(
         self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline
@@ -151,8 +154,9 @@ class VideoReader:
             elif len(video.jpegs) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
             else:
+                duration_s = None if video.probe is None else video.probe.duration_s
                 try:
-                    features = self._features(video, deadline)
+                    features = self.features(video.jpegs, FrameTimes(video.timestamps_s, duration_s), deadline)
                 except VideoError as error:
                     outcomes[path] = error
                 else:
@@ -160,14 +164,14 @@ class VideoReader:
                     self._keep(missing[path], features)
         return outcomes
 
-    def _features(self, video: SampledVideo, deadline: Deadline) -> SampledFeatures:
+    def features(self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline) -> SampledFeatures:
+        """Features of sampled frames, T >= 1. Raises VideoError `timeout`."""
         parts = []
-        for start in range(0, len(video.jpegs), BATCH_FRAMES):
-            frames = center_crop(decode_jpegs(video.jpegs[start : start + BATCH_FRAMES]), self._crop_px)
+        for start in range(0, len(jpegs), BATCH_FRAMES):
+            frames = center_crop(decode_jpegs(jpegs[start : start + BATCH_FRAMES]), self._crop_px)
             with self._computing.hold(deadline):
                 parts.append(self._embed(frames))
-        duration_s = None if video.probe is None else video.probe.duration_s
-        return SampledFeatures(np.concatenate(parts), FrameTimes(video.timestamps_s, duration_s))
+        return SampledFeatures(np.concatenate(parts), clock, frame_hashes(jpegs))
 
     def _known(self, states: dict[Path, FileState]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""

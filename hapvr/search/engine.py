@@ -7,8 +7,9 @@ Fine scores compare the parts of query and candidate that may show the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +17,17 @@ import numpy.typing as npt
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Segment
+from hapvr.scorer.segments import MAX_SEGMENTS, Alignment, Segment
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
+from hapvr.search.evidence import evidence_of
 from hapvr.search.index import FrameIndex
-from hapvr.search.votes import Candidate, unite, vote
+from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 
-FORMAT = 3
-"""Version of the scores: pairs and matches stored with another version are compared again. 3: parts of one length, for the query too."""
+FORMAT = 4
+"""Version of the scores: pairs and matches stored with another version are compared again. 4: hashes, and an order by all evidence."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
@@ -33,6 +36,8 @@ REGION_FRAMES = 12
 part of the picture."""
 FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
+HASH_HITS = 1000
+"""Frames of near hashes that a frame of the query gets; those that more videos share say little."""
 VIDEO_CANDIDATES = 33
 """Videos that are asked for by their mean over time; votes fill the other places."""
 WIDER = 5
@@ -67,19 +72,23 @@ class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see
     `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
     lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
-    num_frames: of the whole video, and seconds: how long it lasts."""
+    num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. segment: the longest and
+    surest common part of the best pair. log_odds: of a match, by all evidence; None without a model of it."""
 
     video_id: str
     similarity: float
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
+    candidate: Candidate
+    segment: Alignment | None
+    log_odds: float | None = None
 
 
 @dataclass(kw_only=True, eq=False)
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
-    candidates: videos that the network compares with a query.
+    candidates: videos that the network compares with a query. evidence: None where none was fitted.
 
     Any thread may call it.
     """
@@ -90,6 +99,7 @@ class SearchEngine:
     num_videos: int
     blank: npt.NDArray[np.float32]
     candidates: int
+    evidence: EvidenceModel | None = None
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.
@@ -115,21 +125,23 @@ class SearchEngine:
         hits = self.index.search_frames(lookups, FRAME_HITS * wider)
         whole = self.index.search_videos(video_descriptor(vectors[kept]), VIDEO_CANDIDATES * wider)
         names = [name for name in whole["video_id"].to_pylist() if allowed is None or allowed(name)]
-        voted = vote(
-            hits,
-            times,
-            num_videos=self.num_videos,
-            tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
-            num_hits=FRAME_HITS * wider,
-            max_candidates=self.candidates,
-            allowed=allowed,
-        )
-        return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        options: dict[str, Any] = {
+            "num_videos": self.num_videos,
+            "tolerance_s": TOLERANCE_FRAMES / self.scorer.sampling.fps,
+            "max_candidates": self.candidates,
+            "allowed": allowed,
+        }
+        voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
+        alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
+        hashed = vote_by_hash(alike, seconds[rows], **options)
+        asked = {"num_asked": len(rows), "num_asked_hashes": int(np.count_nonzero(query.hashes[rows]))}
+        united = unite(hashed, voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        return [replace(one, **asked) for one in united]
 
     def score(
         self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER
     ) -> tuple[list[ScoredCandidate], dict[str, str]]:
-        """Fine scores of candidates, best first, and why others have none: video id -> reason.
+        """Fine scores of candidates, the likeliest first, and why others have none: video id -> reason.
 
         A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
         Raises VideoError `timeout` where the deadline passes before the last is scored.
@@ -138,39 +150,53 @@ class SearchEngine:
         scores: list[ScoredCandidate] = []
         lost: dict[str, str] = {}
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+            chosen = candidates[start : start + CANDIDATES_AT_ONCE]
             times: dict[str, Sequence[float]] = {}
             pairs: dict[str, tuple[Pair, ...]] = {}
             parts: list[tuple[Rows, str, EmbeddedVideo]] = []
-            for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
+            for candidate in chosen:
                 name = candidate.video_id
                 try:
                     times[name] = videos.times(name)
-                    chosen = pairs_of(candidate, times[name], query=query, fps=fps)
-                    read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
+                    asked = pairs_of(candidate, times[name], query=query, fps=fps)
+                    read = [videos.read(name, times[name], *pair.reference) for pair in asked]
                 except DataError as error:
                     lost[name] = str(error)
                     continue
-                pairs[name] = tuple(chosen)
+                pairs[name] = tuple(asked)
                 embedded = [self.scorer.embed(one, deadline) for one in read]
-                parts += [(pair.query, name, one) for pair, one in zip(chosen, embedded, strict=True)]
+                parts += [(pair.query, name, one) for pair, one in zip(asked, embedded, strict=True)]
             best = self._best(query, parts, deadline)
             scores += [
                 ScoredCandidate(
-                    video_id=name,
-                    similarity=best[name],
-                    pairs=compared,
-                    num_frames=len(times[name]),
-                    seconds=times[name][-1] + 1 / fps,
+                    video_id=one.video_id,
+                    similarity=best[one.video_id][0],
+                    pairs=pairs[one.video_id],
+                    num_frames=len(times[one.video_id]),
+                    seconds=times[one.video_id][-1] + 1 / fps,
+                    candidate=one,
+                    segment=self.scorer.best_alignment(*best[one.video_id][1:], deadline),
                 )
-                for name, compared in pairs.items()
+                for one in chosen
+                if one.video_id in pairs
             ]
-        return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+        if self.evidence is not None:
+            found = self.evidence.log_odds(evidence_of(scores))
+            scores = [replace(one, log_odds=value) for one, value in zip(scores, found.tolist(), strict=True)]
+        return sorted(scores, key=lambda one: (-(one.log_odds or 0.0), -one.similarity, one.video_id)), lost
+
+    def probability(self, candidate: ScoredCandidate, *, prior: float | None = None) -> float | None:
+        """Of a match, in [0, 1]; None where no evidence was fitted. prior: see `EvidenceModel.probability`."""
+        if self.evidence is None or candidate.log_odds is None:
+            return None
+        return self.evidence.probability(candidate.log_odds, prior=prior)
 
     def _best(
         self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
-    ) -> dict[str, float]:
-        """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
-        best: dict[str, float] = {}
+    ) -> dict[str, tuple[float, EmbeddedVideo, EmbeddedVideo]]:
+        """The highest similarity of each video, and the parts of the query and of the video that have it. parts: rows of the
+        query, id of the video and what is compared of it."""
+        best: dict[str, tuple[float, EmbeddedVideo, EmbeddedVideo]] = {}
         for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
             group, shown = list(found), query.part(*rows)
             similarities = self.scorer.similarities(shown, [part for *_, part in group], deadline)
@@ -179,7 +205,8 @@ class SearchEngine:
                     (back,) = self.scorer.similarities(part, [shown], deadline)
                     if back > similarity and self._is_contained(back):
                         similarity = back
-                best[name] = max(similarity, best.get(name, similarity))
+                if name not in best or similarity > best[name][0]:
+                    best[name] = similarity, shown, part
         return best
 
     def _is_contained(self, similarity: float) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
-from hapvr.scorer.calibration import Calibration, Verdict
+from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 
@@ -90,7 +90,8 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
         return video
     rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
     times = np.asarray(video.clock.times_s)[rows]
-    return SampledFeatures(video.regions[rows.tolist()], FrameTimes(tuple(times.tolist()), video.clock.duration_s))
+    clock = FrameTimes(tuple(times.tolist()), video.clock.duration_s)
+    return SampledFeatures(video.regions[rows.tolist()], clock, video.hashes[rows])
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
@@ -108,7 +109,7 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
             f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
         )
     first, last = int(rows[0]), int(rows[-1]) + 1
-    return SampledFeatures(video.regions[first:last], video.clock.part(first, last))
+    return SampledFeatures(video.regions[first:last], video.clock.part(first, last), video.hashes[first:last])
 
 
 def printable(text: str) -> str:
@@ -121,7 +122,8 @@ class Match:
     """A video of the collection that may show footage of the query.
 
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
-    probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
+    probability: of a match, by all that the search knows, in [0, 1], for the prior of the answer; None from a model without
+    evidence. segments: the
     longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
     no segments were looked for. mark: "match" where somebody marked the pair, else "". verdict: see `verdict_of`.
     same_file: whether query and video have the same bytes.
@@ -202,20 +204,16 @@ class FrameMatrix:
     segments: tuple[Segment, ...]
 
 
-def verdict_of(
-    calibration: Calibration | None,
-    similarity: float,
-    *,
-    mark: str = "",
-    same_file: bool = False,
-    prior: float | None = None,
-) -> Verdict | None:
-    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration."""
+def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:
+    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability; None where there is none."""
     if mark:
         return "match" if mark == "match" else "no match"
     if same_file:
         return "match"
-    return None if calibration is None else calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
+    if probability is None:
+        return None
+    unlikely = "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
+    return "match" if probability >= DEFAULT_PRECISION else unlikely
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

@@ -1,0 +1,115 @@
+"""From all that a search knows of a candidate to the probability of a match: the order, the probability and the verdict of an
+answer come from this one number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, FiniteFloat
+
+from hapvr.errors import ArgumentError
+from hapvr.scorer.calibration import MIN_PAIRS, Count, ReliabilityBin, reliability
+from hapvr.scorer.logistic import Floats, fit_logistic, log_loss, logit, sigmoid
+from hapvr.settings import Rate
+
+Feature = Literal[
+    "similarity",
+    "margin",
+    "hashes_aligned",
+    "hashes_shared",
+    "num_hashes",
+    "votes",
+    "votes_shared",
+    "num_votes",
+    "segment_score",
+    "segment_covered",
+    "segment_frames",
+]
+"""What is known of a candidate, see `hapvr.search.evidence`."""
+FEATURES: tuple[Feature, ...] = get_args(Feature)
+
+PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
+FOLDS = 5
+MIN_QUERIES = 2 * FOLDS
+"""Queries below which a model would say more than the data does."""
+
+
+def _complete(weights: Mapping[Feature, float]) -> Mapping[Feature, float]:
+    if tuple(weights) != FEATURES:
+        raise ValueError(f"wanted weights of {', '.join(FEATURES)}, in this order")
+    return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceModel:
+    """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
+
+    prior: share of matches among the fitted candidates. penalty: L2, the one of PENALTIES with the least loss on queries that
+    were not fitted. brier, reliability: of the predictions for these. num_matches, num_others: candidates of num_queries
+    searches. source: what these were.
+    """
+
+    weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
+    intercept: FiniteFloat
+    prior: Annotated[float, Field(gt=0, lt=1)]
+    penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    brier: Rate
+    reliability: tuple[ReliabilityBin, ...]
+    num_matches: Count
+    num_others: Count
+    num_queries: Count
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    def log_odds(self, features: Floats) -> Floats:
+        """[N] of features [N, F] in the order of FEATURES."""
+        return np.asarray(features @ np.array([self.weights[name] for name in FEATURES]) + self.intercept, np.float64)
+
+    def probability(self, log_odds: float, *, prior: float | None = None) -> float:
+        """In [0, 1]. prior: share of matches among the candidates that are asked about, in (0, 1); None: as among the fitted
+        ones. Another prior shifts the log-odds by the difference of the two priors' log-odds (Bayes)."""
+        shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
+        return float(sigmoid(np.asarray(log_odds + shift)))
+
+
+def fit_evidence(
+    features: Floats, is_match: NDArray[np.bool_], query: NDArray[np.int64], *, source: Mapping[str, Any]
+) -> EvidenceModel:
+    """Fit on candidates of searches. features: [N, F] in the order of FEATURES; query: [N], the number of each one's query.
+
+    The penalty is chosen by queries: all candidates of a query are either fitted or predicted. Raises ArgumentError for too
+    few searches, matches or other candidates, and for features that are not finite.
+    """
+    numbers = np.unique(query)
+    counts = int(is_match.sum()), int((~is_match).sum())
+    if min(counts) < MIN_PAIRS or len(numbers) < MIN_QUERIES or not np.isfinite(features).all():
+        raise ArgumentError(
+            f"evidence: {len(numbers)} searches with {counts[0]} matches and {counts[1]} others among their candidates; wanted "
+            f"{MIN_QUERIES} searches and {MIN_PAIRS} of each, all finite"
+        )
+    target, fold = is_match.astype(np.float64), np.searchsorted(numbers, query) % FOLDS
+    held_out = {}
+    for penalty in PENALTIES:
+        logits = np.zeros(len(target))
+        for number in range(FOLDS):
+            weights, intercept = fit_logistic(features[fold != number], target[fold != number], penalty=penalty)
+            logits[fold == number] = features[fold == number] @ weights + intercept
+        held_out[penalty] = logits
+    penalty = min(PENALTIES, key=lambda one: log_loss(held_out[one], target))
+    weights, intercept = fit_logistic(features, target, penalty=penalty)
+    predicted = sigmoid(held_out[penalty])
+    return EvidenceModel(
+        weights=dict(zip(FEATURES, weights.tolist(), strict=True)),
+        intercept=intercept,
+        prior=float(target.mean()),
+        penalty=penalty,
+        brier=float(np.mean((predicted - target) ** 2)),
+        reliability=reliability(predicted, is_match),
+        num_matches=counts[0],
+        num_others=counts[1],
+        num_queries=len(numbers),
+        source=dict(source),
+    )
