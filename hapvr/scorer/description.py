@@ -131,9 +131,12 @@ def read_evidence(folder: Path) -> EvidenceModel | None:
     return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
 
 
-def write_evidence(folder: Path, evidence: EvidenceModel) -> None:
-    """Add to a bundle what `read_evidence` reads."""
-    (folder / EVIDENCE_FILE).write_text(json.dumps(asdict(evidence), indent=1), encoding="utf-8")
+def complete_bundle(folder: Path, *, evidence: EvidenceModel | str, card: str) -> None:
+    """Add what needs a bundle that searches: `read_evidence` reads the one, unless it is a reason why there is none, and people
+    read the card, in Markdown."""
+    if isinstance(evidence, EvidenceModel):
+        (folder / EVIDENCE_FILE).write_text(json.dumps(asdict(evidence), indent=1), encoding="utf-8")
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
 def random_weights_warning(sources: Iterable[str]) -> str:

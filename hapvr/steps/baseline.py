@@ -32,14 +32,17 @@ from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import WARNING_TAG, champion_of, decide, log_model, register, set_champion, version_tags
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
-from hapvr.scorer.description import CARD_FILE
+from hapvr.scorer.description import CARD_FILE, complete_bundle
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.segments import best_run, relative_frame_matrix
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng
 from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD
 from hapvr.steps.frames import open_frames
+from hapvr.steps.model_card import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.registration import export_onnx
+from hapvr.steps.search_calibration import fit_on_edits
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
 
 KEY = "untrained"
@@ -107,11 +110,12 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
             sampling=project.config.sampling,
             serving=project.config.serving,
             calibration=calibration,
-            card=_card(backbone, calibration, len(videos)),
             onnx=onnx,
             onnx_folder=folder / "exported" if "files" in onnx else None,
         ),
     )
+    evidence = fit_on_edits(project, bundle, videos, progress=progress)
+    complete_bundle(bundle, evidence=evidence, card=_card(backbone, calibration, evidence, len(videos)))
     tracker = tracker_of(project)
     run_id = tracker.start(key, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
     tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
@@ -125,7 +129,9 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
     return version
 
 
-def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) -> str:
+def _card(
+    backbone: Backbone, calibration: Calibration | None, evidence: EvidenceModel | str, num_videos: int
+) -> str:
     """Markdown."""
     identity = backbone.identity
     lines = [
@@ -140,6 +146,8 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
         else f"Fitted on {calibration.num_matches} edits of frames of this collection against their originals, and on "
         f"{calibration.num_others} pairs of different videos. The edits are those of a training: crops, colours, texts, "
         "pictures in pictures, other speeds. Real edits differ; test benchmarks were not used.",
+        "## Searches",
+        searches_text(evidence),
         "## Limits",
         "- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat graphics) may pass for copies.\n"
         "- Sound is not used. Pictures are centre-cropped.",
