@@ -10,7 +10,7 @@ from hapvr.chain import CHAIN, shards_of
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
 CALIBRATE = (
-    "Only files of the same bytes are pairs until then. Register a model with a validation benchmark of ten queries or more, "
+    "Only files of the same bytes are pairs until then. Register a model with a validation benchmark of five queries or more, "
     "bring the index up to date, and materialise the asset again."
 )
 COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then this asset again."

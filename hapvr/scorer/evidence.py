@@ -34,8 +34,8 @@ FEATURES: tuple[Feature, ...] = get_args(Feature)
 
 PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 FOLDS = 5
-MIN_QUERIES = 2 * FOLDS
-"""Queries below which a model would say more than the data does."""
+MIN_GROUPS = FOLDS
+"""Groups of queries below which a model would say more than the data does."""
 
 
 def _complete(weights: Mapping[Feature, float]) -> Mapping[Feature, float]:
@@ -49,8 +49,8 @@ class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
 
     prior: share of matches among the fitted candidates. penalty: L2, the one of PENALTIES with the least loss on queries that
-    were not fitted. brier, reliability: of the predictions for these. num_matches, num_others: candidates of num_queries
-    searches. source: what these were.
+    were not fitted. brier, reliability: of the predictions for these. num_matches, num_others: candidates of searches
+    of num_groups groups. source: what these were.
     """
 
     weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
@@ -61,7 +61,7 @@ class EvidenceModel:
     reliability: tuple[ReliabilityBin, ...]
     num_matches: Count
     num_others: Count
-    num_queries: Count
+    num_groups: Count
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def log_odds(self, features: Floats) -> Floats:
@@ -76,21 +76,21 @@ class EvidenceModel:
 
 
 def fit_evidence(
-    features: Floats, is_match: NDArray[np.bool_], query: NDArray[np.int64], *, source: Mapping[str, Any]
+    features: Floats, is_match: NDArray[np.bool_], group: NDArray[np.str_], *, source: Mapping[str, Any]
 ) -> EvidenceModel:
-    """Fit on candidates of searches. features: [N, F] in the order of FEATURES; query: [N], the number of each one's query.
+    """Fit on candidates of searches. features: [N, F] in the order of FEATURES; group: [N], what each one's query shows.
 
-    The penalty is chosen by queries: all candidates of a query are either fitted or predicted. Raises ArgumentError for too
-    few searches, matches or other candidates, and for features that are not finite.
+    The penalty is chosen by groups: all candidates of a group are either fitted or predicted. Raises ArgumentError for too
+    few groups, matches or other candidates, and for features that are not finite.
     """
-    numbers = np.unique(query)
+    groups = np.unique(group)
     counts = int(is_match.sum()), int((~is_match).sum())
-    if min(counts) < MIN_PAIRS or len(numbers) < MIN_QUERIES or not np.isfinite(features).all():
+    if min(counts) < MIN_PAIRS or len(groups) < MIN_GROUPS or not np.isfinite(features).all():
         raise ArgumentError(
-            f"evidence: {len(numbers)} searches with {counts[0]} matches and {counts[1]} others among their candidates; wanted "
-            f"{MIN_QUERIES} searches and {MIN_PAIRS} of each, all finite"
+            f"evidence: {len(groups)} videos searched for, with {counts[0]} matches and {counts[1]} others among their candidates; "
+            f"wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each, all finite"
         )
-    target, fold = is_match.astype(np.float64), np.searchsorted(numbers, query) % FOLDS
+    target, fold = is_match.astype(np.float64), np.searchsorted(groups, group) % FOLDS
     held_out = {}
     for penalty in PENALTIES:
         logits = np.zeros(len(target))
@@ -110,6 +110,6 @@ def fit_evidence(
         reliability=reliability(predicted, is_match),
         num_matches=counts[0],
         num_others=counts[1],
-        num_queries=len(numbers),
+        num_groups=len(groups),
         source=dict(source),
     )

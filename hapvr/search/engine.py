@@ -134,9 +134,9 @@ class SearchEngine:
         voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
         alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
         hashed = vote_by_hash(alike, seconds[rows], **options)
-        asked = {"num_asked": len(rows), "num_asked_hashes": int(np.count_nonzero(query.hashes[rows]))}
+        num_hashes = int(np.count_nonzero(query.hashes[rows]))
         united = unite(hashed, voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
-        return [replace(one, **asked) for one in united]
+        return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(
         self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER

@@ -29,7 +29,11 @@ MAX_COMPARED = 1 << 22
 """Comparisons in memory together."""
 
 _NEAR = np.array(
-    [sum(1 << bit for bit in bits) for count in range(RADIUS // PARTS + 1) for bits in combinations(range(PART_BITS), count)],
+    [
+        sum(1 << bit for bit in bits)
+        for count in range(RADIUS // PARTS + 1)
+        for bits in combinations(range(PART_BITS), count)
+    ],
     np.uint16,
 )
 """What turns a part into all parts that differ in few enough bits."""
@@ -62,10 +66,10 @@ class HashIndex:
             for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(batch)) + 1):
                 lengths = count[some].ravel()
                 within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                row = order[np.repeat(first[some].ravel(), lengths) + within]
+                rows = order[np.repeat(first[some].ravel(), lengths) + within]
                 query = np.repeat(asked[some], count[some].sum(axis=1))
-                same = distances(self._hashes[row], hashes[query]) <= RADIUS
-                places.append(query[same] * len(self._hashes) + row[same])
+                same = distances(self._hashes[rows], hashes[query]) <= RADIUS
+                places.append(query[same] * len(self._hashes) + rows[same])
         # equal parts are found more than once
         query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
         bits = distances(self._hashes[row], hashes[query])

@@ -129,9 +129,7 @@ def make_baseline(project: Project, *, progress: Progress = no_progress) -> int:
     return version
 
 
-def _card(
-    backbone: Backbone, calibration: Calibration | None, evidence: EvidenceModel | str, num_videos: int
-) -> str:
+def _card(backbone: Backbone, calibration: Calibration | None, evidence: EvidenceModel | str, num_videos: int) -> str:
     """Markdown."""
     identity = backbone.identity
     lines = [

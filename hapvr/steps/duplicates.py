@@ -23,7 +23,6 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
-from hapvr.video.content_area import content_area, noise_level
 from hapvr.search.duplicates import (
     HINT,
     DuplicatePair,
@@ -46,6 +45,7 @@ from hapvr.search.match import coverage, thin, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
+from hapvr.video.content_area import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"

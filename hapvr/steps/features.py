@@ -94,7 +94,9 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims) | {HASH_SETTING: HASH_VERSION},
+        settings=feature_settings(project, backbone, whitening)
+        | extras_setting(extras_dims)
+        | {HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,

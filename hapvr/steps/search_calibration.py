@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 from PIL import Image
 
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import collection_shards
 from hapvr.data.shards import STATUS_OK
@@ -36,9 +37,10 @@ from hapvr.steps.benchmark_features import benchmark_shards, project_benchmark, 
 from hapvr.steps.calibration import broadest_task
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.sources import source_scenes
 from hapvr.video.frames import encode_jpeg
 
-MAX_QUERIES = 150
+MAX_QUERIES = 100
 MAX_VIDEOS = 1000
 """Videos that are searched: memory holds their descriptors."""
 EDITED_VIDEOS = 40
@@ -57,14 +59,14 @@ class Asked:
     query: SampledFeatures
     matches: frozenset[str]
     hidden: frozenset[str]
-    group: int
+    group: str
 
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     """Fit on searches for the videos of the validation benchmark among these and those of the training split; why not, where
     there are too few.
 
-    Each video is searched for twice: with its matches in the collection, and without them, as a query that has none.
+    Every candidate counts twice: beside the matches of its query, and without them, as if the query had none.
     """
     name = project.config.evaluation.validation
     if name is None:
@@ -74,30 +76,46 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     stored = stored_ids(definition, _videos(project, keys))
     engine = _engine(project, bundle, _videos(project, dict.fromkeys([*keys, *collection_shards(project.root)[0]])))
     positives = broadest_task(definition).positives
-    pairs = [
-        (stored[query], stored[reference], label in positives)
-        for query, reference, label in definition.labels.iter_rows()
-        if query in stored and reference in stored and query != reference
-    ]
-    groups = {query: number for number, query in enumerate(dict.fromkeys(query for query, *_ in pairs))}
-    related: dict[str, set[str]] = {}
     matches: dict[str, set[str]] = {}
-    for query, reference, is_match in pairs:
-        for one, other in ((query, reference), (reference, query)):
-            related.setdefault(one, set()).add(other)
-            if is_match:
-                matches.setdefault(one, set()).add(other)
-        groups.setdefault(reference, groups[query])
-    ids = [sorted(groups)[place] for place in numpy_rng(0, "searches").permutation(len(groups))[:MAX_QUERIES]]
+    related: dict[str, set[str]] = {}
+    for query, reference, label in definition.labels.iter_rows():
+        if query in stored and reference in stored and query != reference:
+            for one, other in ((stored[query], stored[reference]), (stored[reference], stored[query])):
+                related.setdefault(one, set()).add(other)
+                if label in positives:
+                    matches.setdefault(one, set()).add(other)
+    scenes = {stored[video]: scene for video, scene in _scenes(project, definition).items() if video in stored}
+    usable = sorted(matches.keys() - {stored[video] for video in _combined(definition) if video in stored})
+    ids = [usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]]
 
     def asked() -> Iterator[Asked]:
         for one in ids:
-            video, own = engine.collection.whole(one), frozenset(matches.get(one, ()))
-            near = {other for middle in related[one] for other in related[middle]} | related[one] | {one}
-            yield Asked(video, own, frozenset(near - own), groups[one])
-            yield Asked(video, frozenset(), frozenset(near), groups[one])
+            near = {other for middle in (one, *related[one]) for other in related[middle]}
+            near |= {other for other, scene in scenes.items() if scene == scenes.get(one)} | {one}
+            yield Asked(
+                engine.collection.whole(one),
+                matches=frozenset(matches[one]),
+                hidden=frozenset(near - matches[one]),
+                group=scenes.get(one) or min(near),
+            )
 
     return _fit(engine, asked(), source={"benchmark": name, "videos": engine.num_videos})
+
+
+def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:
+    """Video id -> what it shows, of a benchmark that was made of a user's clips: other clips of one scene may be shown by the
+    same footage, whatever the labels say."""
+    made_of = [one for one in project.config.sources if f"{one.name}-validation" == definition.name]
+    named = {} if definition.videos is None or not made_of else source_scenes(project, made_of[0])
+    videos = [] if definition.videos is None else definition.videos.select("video_id", "group").iter_rows()
+    return {video_id: named.get(group, group) for video_id, group in videos}
+
+
+def _combined(definition: BenchmarkDefinition) -> list[str]:
+    """Videos that also show footage of a clip that nobody labelled, and that others may show as well."""
+    kinds = [kind for kind, edit in ALL_EDITS.items() if edit.combines]
+    videos = definition.videos
+    return [] if videos is None else videos.filter(pl.col("edit").is_in(kinds))["video_id"].to_list()
 
 
 def fit_on_edits(
@@ -116,8 +134,8 @@ def fit_on_edits(
         return np.stack([np.asarray(frame.convert("RGB").resize(shown[0].size)) for frame in shown])
 
     def asked() -> Iterator[Asked]:
-        for group, video_id in enumerate(order):
-            progress(group, len(order))
+        for number, video_id in enumerate(order):
+            progress(number, len(order))
             video = engine.collection.whole(video_id)
             embedded = engine.scorer.embed(video)
             try:
@@ -126,14 +144,16 @@ def fit_on_edits(
                 continue
             copies = {one.video_id for one in found if one.similarity >= COPY_SIMILARITY or one.candidate.num_aligned}
             others = frozenset(copies - {video_id})
-            yield Asked(video, frozenset(), others | {video_id}, group)
-            own, donor = frames(video_id), frames(order[group - 1])
+            yield Asked(video, frozenset(), others | {video_id}, video_id)
+            donor_id = order[number - 1]
+            own, donor = frames(video_id), frames(donor_id)
             kinds = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
             for kind in kinds:
                 rng = numpy_rng(0, "edit", video_id, str(kind))
                 edited = ALL_EDITS[str(kind)].apply(own, donor, engine.scorer.sampling.fps, rng)
-                hidden = others | ({order[group - 1]} if ALL_EDITS[str(kind)].combines else set())
-                yield Asked(engine.scorer.sampled(list(map(encode_jpeg, edited))), frozenset({video_id}), hidden, group)
+                hidden = others | ({donor_id} if ALL_EDITS[str(kind)].combines else set())
+                clip = engine.scorer.sampled(list(map(encode_jpeg, edited)))
+                yield Asked(clip, frozenset({video_id}), hidden - {video_id}, video_id)
 
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
     return _fit(engine, asked(), source=source)
@@ -159,7 +179,9 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
         extras=scorer.networks.needs_extras,
     )
     pictures = blank_pictures(description.crop_px)
-    regions = [scorer.networks.regions(pictures[at : at + BATCH_FRAMES]) for at in range(0, len(pictures), BATCH_FRAMES)]
+    regions = [
+        scorer.networks.regions(pictures[at : at + BATCH_FRAMES]) for at in range(0, len(pictures), BATCH_FRAMES)
+    ]
     blank = mean_directions(scorer.networks.vectors(scorer.networks.embed(np.concatenate(regions))))
     names: list[str] = []
     columns: list[tuple[Any, ...]] = []
@@ -189,9 +211,11 @@ def _fit(engine: SearchEngine, searches: Iterable[Asked], *, source: Mapping[str
         except VideoError:  # it shows nothing
             continue
         scored, _ = engine.score(query, candidates)
-        features.append(evidence_of(scored))
-        is_match += [one.video_id in asked.matches for one in scored]
-        groups += [asked.group] * len(scored)
+        others = [one for one in scored if one.video_id not in asked.matches]
+        for shown in (scored, others) if asked.matches else (others,):
+            features.append(evidence_of(shown))
+            is_match += [one.video_id in asked.matches for one in shown]
+            groups += [asked.group] * len(shown)
     try:
         return fit_evidence(np.concatenate(features), np.array(is_match, bool), np.array(groups), source=source)
     except (ArgumentError, ValueError) as error:

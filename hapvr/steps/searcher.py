@@ -157,7 +157,7 @@ class Searcher(SearchEngine):
     def require_evidence(self) -> EvidenceModel:
         """How the model weighs what a search knows. Raises DataError from a model that was fitted on no searches."""
         if self.evidence is None:
-            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of ten queries or more")
+            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
         return self.evidence
 
     def search(

@@ -56,4 +56,4 @@ def hash_of(small: npt.NDArray[np.float64]) -> int:
 
 def distances(first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
     """Bits in which hashes differ, element by element as numpy broadcasts."""
-    return np.bitwise_count(first ^ second)
+    return np.asarray(np.bitwise_count(first ^ second), np.uint8)

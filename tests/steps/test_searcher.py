@@ -96,8 +96,7 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     best = searcher.search(clip).matches[0]
     file = project.folder / "videos" / "long.mp4"
     assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
-    assert searcher.scorer.calibration is not None
-    assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
+    assert best.verdict == "match"
 
 
 def test_parts_from_two_places_are_two_segments(
