@@ -18,7 +18,7 @@ from PIL import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import collection_shards
+from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import ArgumentError, VideoError
@@ -74,7 +74,10 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     definition = project_benchmark(project, name)
     keys = benchmark_shards(project, name)
     stored = stored_ids(definition, _videos(project, keys))
-    engine = _engine(project, bundle, _videos(project, dict.fromkeys([*keys, *collection_shards(project.root)[0]])))
+    # held-out files are in the collection too, as the originals of the benchmark
+    trained = read_manifest(project.root).filter(pl.col("split") == TRAIN)["shard"].unique().sort()
+    finished = [key for key in trained if project.shard(FEATURES_STAGE, key).provenance() is not None]
+    engine = _engine(project, bundle, _videos(project, dict.fromkeys([*keys, *finished])))
     positives = broadest_task(definition).positives
     matches: dict[str, set[str]] = {}
     related: dict[str, set[str]] = {}
@@ -178,11 +181,12 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
         require=lambda settings: description.require_features(bundle, settings),
         extras=scorer.networks.needs_extras,
     )
-    pictures = blank_pictures(description.crop_px)
-    regions = [
-        scorer.networks.regions(pictures[at : at + BATCH_FRAMES]) for at in range(0, len(pictures), BATCH_FRAMES)
-    ]
-    blank = mean_directions(scorer.networks.vectors(scorer.networks.embed(np.concatenate(regions))))
+    blank = np.zeros((0, 0), np.float32)
+    if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
+        pictures = blank_pictures(description.crop_px)
+        starts = range(0, len(pictures), BATCH_FRAMES)
+        regions = [scorer.networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
+        blank = mean_directions(scorer.networks.vectors(scorer.networks.embed(np.concatenate(regions))))
     names: list[str] = []
     columns: list[tuple[Any, ...]] = []
     for video_id in collection.shard_of:

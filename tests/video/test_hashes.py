@@ -12,7 +12,6 @@ from hapvr.video.frames import encode_jpeg
 from hapvr.video.hashes import NO_HASH, SIDE_PX, distances, frame_hashes, hash_of, picture_hash
 from tests.scorer.bundles import scene
 
-
 LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
 
 
@@ -47,9 +46,7 @@ def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
     pictures = [scene(seed) for seed in range(6)]
     own = frame_hashes(list(map(encode_jpeg, pictures)))
     rng = numpy_rng(0, "noise")
-    noisy = [
-        np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8) for one in pictures
-    ]
+    noisy = [np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8) for one in pictures]
     barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
     for edited in (noisy, barred):
         assert distances(own, frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
