@@ -16,7 +16,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration, frame_threshold
 from hapvr.scorer.description import Description
-from hapvr.scorer.segments import Alignment, FrameTimes, Segment, align, relative_similarity, timed_segments
+from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 from hapvr.video.hashes import Hashes
@@ -236,13 +236,6 @@ class VideoScorer:
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
         return self.segments_in(self.relative_similarity(query, reference, deadline), query.clock, reference.clock)
-
-    def best_alignment(
-        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
-    ) -> Alignment | None:
-        """The longest and surest part of both that shows the same, in frames."""
-        values = self.relative_similarity(query, reference, deadline)
-        return next(iter(align(values, threshold=self.frame_threshold, max_segments=1)), None)
 
     def segments_in(self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""

@@ -19,7 +19,7 @@ from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Alignment, Segment
+from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
 from hapvr.search.evidence import evidence_of
@@ -72,8 +72,8 @@ class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see
     `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
     lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
-    num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. segment: the longest and
-    surest common part of the best pair. log_odds: of a match, by all evidence; None without a model of it."""
+    num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. log_odds: of a
+    match, by all evidence; None without a model of it."""
 
     video_id: str
     similarity: float
@@ -81,7 +81,6 @@ class ScoredCandidate:
     num_frames: int
     seconds: float
     candidate: Candidate
-    segment: Alignment | None
     log_odds: float | None = None
 
 
@@ -170,12 +169,11 @@ class SearchEngine:
             scores += [
                 ScoredCandidate(
                     video_id=one.video_id,
-                    similarity=best[one.video_id][0],
+                    similarity=best[one.video_id],
                     pairs=pairs[one.video_id],
                     num_frames=len(times[one.video_id]),
                     seconds=times[one.video_id][-1] + 1 / fps,
                     candidate=one,
-                    segment=self.scorer.best_alignment(*best[one.video_id][1:], deadline),
                 )
                 for one in chosen
                 if one.video_id in pairs
@@ -193,10 +191,9 @@ class SearchEngine:
 
     def _best(
         self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
-    ) -> dict[str, tuple[float, EmbeddedVideo, EmbeddedVideo]]:
-        """The highest similarity of each video, and the parts of the query and of the video that have it. parts: rows of the
-        query, id of the video and what is compared of it."""
-        best: dict[str, tuple[float, EmbeddedVideo, EmbeddedVideo]] = {}
+    ) -> dict[str, float]:
+        """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
+        best: dict[str, float] = {}
         for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
             group, shown = list(found), query.part(*rows)
             similarities = self.scorer.similarities(shown, [part for *_, part in group], deadline)
@@ -205,8 +202,7 @@ class SearchEngine:
                     (back,) = self.scorer.similarities(part, [shown], deadline)
                     if back > similarity and self._is_contained(back):
                         similarity = back
-                if name not in best or similarity > best[name][0]:
-                    best[name] = similarity, shown, part
+                best[name] = max(similarity, best.get(name, similarity))
         return best
 
     def _is_contained(self, similarity: float) -> bool:

@@ -6,7 +6,7 @@ The searches are those of the validation benchmark, or, for the untrained baseli
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 from PIL import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
@@ -27,6 +28,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import read_description
 from hapvr.scorer.evidence import EvidenceModel, fit_evidence
+from hapvr.scorer.logistic import Floats
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
@@ -207,20 +209,24 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
 
 
 def _fit(engine: SearchEngine, searches: Iterable[Asked], *, source: Mapping[str, Any]) -> EvidenceModel | str:
-    features, is_match, groups = [], [], []
+    found: list[tuple[Floats, NDArray[np.bool_]]] = []
+    groups: list[str] = []
     for asked in searches:
         query = engine.scorer.embed(asked.query)
         try:
-            candidates = engine.shortlist(query, allowed=lambda one, hidden=asked.hidden: one not in hidden)  # type: ignore[misc]
+            candidates = engine.shortlist(query, allowed=_not_in(asked.hidden))
         except VideoError:  # it shows nothing
             continue
         scored, _ = engine.score(query, candidates)
         others = [one for one in scored if one.video_id not in asked.matches]
         for shown in (scored, others) if asked.matches else (others,):
-            features.append(evidence_of(shown))
-            is_match += [one.video_id in asked.matches for one in shown]
-            groups += [asked.group] * len(shown)
+            found.append((evidence_of(shown), np.array([one.video_id in asked.matches for one in shown], bool)))
+            groups.append(asked.group)
     try:
-        return fit_evidence(np.concatenate(features), np.array(is_match, bool), np.array(groups), source=source)
-    except (ArgumentError, ValueError) as error:
-        return f"too few searches: {error}"
+        return fit_evidence(found, groups, source=source)
+    except ArgumentError as error:
+        return str(error)
+
+
+def _not_in(hidden: frozenset[str]) -> Callable[[str], bool]:
+    return lambda video_id: video_id not in hidden

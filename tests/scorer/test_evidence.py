@@ -15,36 +15,60 @@ from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.logistic import fit_logistic, log_loss, sigmoid
 from hapvr.seeding import numpy_rng
 
-GROUPS = np.arange(2000) // 50
-TRUE = np.array([3.0, 0.0, 2.0, *[0.0] * (len(FEATURES) - 3)])
+TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0, 0.0])
+Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
-def drawn(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Features, of which two tell matches from others, and one is lower for matches."""
-    rng = numpy_rng(seed, "evidence")
-    features = rng.normal(size=(len(GROUPS), len(FEATURES)))
-    is_match = rng.uniform(size=len(GROUPS)) < sigmoid(features @ TRUE - 2)
-    features[:, 1] -= is_match
-    return features, is_match
+def drawn(seed: int = 0) -> Searches:
+    """40 searches of 50 candidates each; two features tell matches from others, and one is lower for matches."""
+    rng, searches = numpy_rng(seed, "evidence"), []
+    for _ in range(40):
+        features = rng.normal(size=(50, len(FEATURES)))
+        is_match = rng.uniform(size=50) < sigmoid(features @ TRUE - 2)
+        features[:, 1] -= is_match
+        features[:, 0] += 5 * rng.normal()  # some queries look like everything
+        searches.append((features, is_match))
+    return searches
+
+
+def groups(count: int = 40) -> list[str]:
+    return [f"video {number % count}" for number in range(40)]
 
 
 @pytest.fixture(scope="module")
 def model() -> EvidenceModel:
-    return fit_evidence(*drawn(), GROUPS, source={"benchmark": "drawn"})
+    return fit_evidence(drawn(), groups(), source={"benchmark": "drawn"})
 
 
 def test_weights_are_those_that_made_the_data_and_never_negative(model: EvidenceModel) -> None:
+    """Whatever the query has in common with all candidates counts for nothing."""
     weights = np.array(list(model.weights.values()))
     assert (weights >= 0).all()
     assert weights[1] == 0
     np.testing.assert_allclose(weights[[0, 2]], [3, 2], rtol=0.25)
-    features, _ = drawn()
-    assert (model.log_odds(features + np.eye(len(FEATURES))[0]) > model.log_odds(features)).all()
+    (features, _), *_ = drawn()
+    shifted = features + 9 * np.eye(len(FEATURES))[FEATURES.index("similarity")]
+    np.testing.assert_allclose(model.log_odds(shifted), model.log_odds(features))
+
+
+@pytest.mark.parametrize("place", range(len(FEATURES)))
+def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None:
+    """Of one candidate, beside others that stay."""
+    for features, _ in drawn(2)[:5]:
+        more = features.copy()
+        more[0, place] += 1
+        assert model.log_odds(more)[0] >= model.log_odds(features)[0]
+
+
+def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) -> None:
+    """One match alone, with nothing beside it, is a match still."""
+    match = np.array([[model.usual[0] + 4, 0, 1, 0, model.usual[1], model.usual[2]]])
+    assert model.probability(model.log_odds(match)[0]) > 0.95
 
 
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     """The optimum against small steps in every direction that is allowed, on standardised inputs."""
-    features, is_match = drawn()
+    features, is_match = (np.concatenate(part) for part in zip(*drawn(), strict=True))
     inputs, target = (features - features.mean(0)) / features.std(0), is_match.astype(float)
     weights, intercept = fit_logistic(inputs, target, penalty=1.0)
 
@@ -60,21 +84,22 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
 
 
 def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
-    """In every tenth; with another share of matches once it is given."""
-    features, is_match = drawn(1)
-    for kept, prior in ((np.ones(len(is_match), bool), None), (~is_match | (np.arange(len(is_match)) % 4 == 0), None)):
-        share = None if kept.all() else float(is_match[kept].mean())
-        stated = np.array([model.probability(one, prior=share or prior) for one in model.log_odds(features[kept])])
+    """In every fifth; with another share of matches once it is given."""
+    log_odds = np.concatenate([model.log_odds(features) for features, _ in drawn(1)])
+    is_match = np.concatenate([found for _, found in drawn(1)])
+    rarer = ~is_match | (np.arange(len(is_match)) % 4 == 0)
+    for kept, prior in ((np.ones(len(is_match), bool), None), (rarer, float(is_match[rarer].mean()))):
+        stated = np.array([model.probability(one, prior=prior) for one in log_odds[kept]])
         for low in np.arange(0, 1, 0.2):
             some = (stated >= low) & (stated < low + 0.2)
             assert abs(stated[some].mean() - is_match[kept][some].mean()) < 0.15
 
 
 def test_too_little_to_fit_on_is_said() -> None:
-    features, is_match = drawn()
-    for rows, groups in ((slice(None), GROUPS % 4), (slice(0, 40), GROUPS)):
+    nothing = [(features, np.zeros(len(features), bool)) for features, _ in drawn()]
+    for searches, names in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
         with pytest.raises(ArgumentError, match="wanted 5 videos and 10 of each"):
-            fit_evidence(features[rows], is_match[rows], groups[rows], source={})
+            fit_evidence(searches, names, source={})
 
 
 def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(model: EvidenceModel, tmp_path: Path) -> None:
