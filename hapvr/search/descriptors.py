@@ -142,7 +142,7 @@ def searchable(shard: Shard) -> ShardRows:
         if shard.root.sha256(shard.data_name) != shard.data_digest():
             raise DamagedError(f"storage: {shard.data_name} is not what was written; {shard.hint}")
         table = shard.open_data().read()
-    vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
+    vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
     return index_rows(table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == ""))
 
 

@@ -67,17 +67,17 @@ class HashIndex:
                 lengths = count[some].ravel()
                 within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 rows = order[np.repeat(first[some].ravel(), lengths) + within]
-                query = np.repeat(asked[some], count[some].sum(axis=1))
-                same = distances(self._hashes[rows], hashes[query]) <= RADIUS
-                places.append(query[same] * len(self._hashes) + rows[same])
+                numbers = np.repeat(asked[some], count[some].sum(axis=1))
+                same = distances(self._hashes[rows], hashes[numbers]) <= RADIUS
+                places.append(numbers[same] * len(self._hashes) + rows[same])
         # equal parts are found more than once
         query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
         bits = distances(self._hashes[row], hashes[query])
-        order = np.lexsort((bits, query))
-        order = order[np.arange(len(order)) - np.searchsorted(query, query) < k]
-        found = self._frames.take(pa.array(row[order]))
-        similarity = 1 - bits[order].astype(np.float32) / (RADIUS + 1)
-        return pa.table([query[order].astype(np.int32), *found.columns, similarity], schema=FOUND_FRAMES)
+        best = np.lexsort((bits, query))
+        best = best[np.arange(len(best)) - np.searchsorted(query, query) < k]
+        found = self._frames.take(pa.array(row[best]))
+        similarity = 1 - bits[best].astype(np.float32) / (RADIUS + 1)
+        return pa.table([query[best].astype(np.int32), *found.columns, similarity], schema=FOUND_FRAMES)
 
 
 def _parts(hashes: Hashes) -> list[npt.NDArray[np.uint16]]:

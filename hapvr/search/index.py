@@ -121,6 +121,8 @@ class IndexStatus:
 class FrameIndex:
     """An index as it was when it was opened. Any thread may search it."""
 
+    _hash_index: HashIndex | None
+
     def __init__(self, folder: str | Path, state: IndexState, settings: IndexSettings) -> None:
         """For `create` and `open`."""
         self._root = DataRoot(folder)
@@ -195,9 +197,9 @@ class FrameIndex:
 
     def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
         """As `HashIndex.search`; the first call reads all hashes."""
-        if self._hashes is None:
-            self._hashes = HashIndex(self._tables["frames"].columns(["video_id", "second", "hash"]))
-        return self._hashes.search(hashes, k)
+        if self._hash_index is None:
+            self._hash_index = HashIndex(self._tables["frames"].columns(["video_id", "second", "hash"]))
+        return self._hash_index.search(hashes, k)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not
@@ -276,7 +278,7 @@ class FrameIndex:
         )
 
     def _take(self, state: IndexState) -> None:
-        self._hashes: HashIndex | None = None
+        self._hash_index = None
         self._tables = self._open_tables(state)
         self._state = state
 

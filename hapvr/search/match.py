@@ -212,8 +212,9 @@ def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = F
         return "match"
     if probability is None:
         return None
-    unlikely = "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
-    return "match" if probability >= DEFAULT_PRECISION else unlikely
+    if probability >= DEFAULT_PRECISION:
+        return "match"
+    return "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

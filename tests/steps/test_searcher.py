@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -97,6 +98,23 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     file = project.folder / "videos" / "long.mp4"
     assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
     assert best.verdict == "match"
+
+
+def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Path) -> None:
+    """The network is given other regions, as if an edit had undone all that it looks at; the pictures are the long clip's."""
+    clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:26]))
+    query = searcher.read(clip)
+    other = searcher.collection.whole("in/other 1.mp4").regions
+    blind = replace(query, features=replace(query.features, regions=np.resize(other, query.features.regions.shape)))
+    seen = searcher.answer(
+        replace(blind, features=replace(blind.features, hashes=np.zeros(16, np.uint64))), SearchOptions()
+    )
+    assert next(match for match in seen.matches if match.reference == "in/long.mp4").verdict == "no match"
+    by_hash = next(
+        match for match in searcher.answer(blind, SearchOptions()).matches if match.reference == "in/long.mp4"
+    )
+    assert (by_hash.rank, by_hash.verdict) in ((1, "match"), (2, "match"))
+    assert by_hash.similarity < 0.5
 
 
 def test_parts_from_two_places_are_two_segments(
