@@ -26,7 +26,7 @@ from hapvr.scorer.videos import SampledFeatures
 MOMENT_S = 1.0
 """How far before and after a moment the query goes that is named by one second."""
 
-CANNOT_SAY = "ranked by similarity only: the model has no calibration, so it cannot say how sure it is"
+CANNOT_SAY = "unsure: ranked by similarity only, since the model was fitted on no searches"
 
 SCHEMA = pa.schema(
     [
@@ -153,8 +153,8 @@ class SearchAnswer:
 
     seconds: of the searched part of the query. prior: share of matches for which the probabilities hold. compared: how
     many videos were scored of those that the collection has. warnings: what speaks against believing the answer. model:
-    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of the verdicts; None from
-    a model without calibration. error: why there is no answer; empty if there is one.
+    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of the verdicts; None where
+    the model gives no probabilities. error: why there is no answer; empty if there is one.
     """
 
     query: str
