@@ -155,7 +155,7 @@ def fit_calibration(
         num_others=len(negative),
         brier=float(np.mean((predicted - is_match) ** 2)),
         thresholds=precision_thresholds(similarity, is_match, precisions=PRECISIONS),
-        reliability=reliability(predicted, is_match),
+        reliability=_reliability(predicted, is_match),
         frame_threshold=frame_threshold,
         source=dict(source),
     )
@@ -266,8 +266,7 @@ def _fit(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[float, float]
     return float(slopes[0]), intercept
 
 
-def reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
-    """Predictions [K] in NUM_BINS bins of equal width, those that have any."""
+def _reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
     bins = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
     return tuple(
         ReliabilityBin(

@@ -125,15 +125,24 @@ def read_calibration(folder: Path) -> Calibration | None:
     return read_json_as(path, Calibration, hint=HINT) if path.exists() else None
 
 
+def write_calibration(folder: Path, calibration: Calibration) -> None:
+    """Add to a bundle what `read_calibration` reads."""
+    (folder / CALIBRATION_FILE).write_text(json.dumps(asdict(calibration), indent=1), encoding="utf-8")
+
+
 def read_evidence(folder: Path) -> EvidenceModel | None:
     """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a file that cannot be used."""
     path = folder / EVIDENCE_FILE
     return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
 
 
-def complete_bundle(folder: Path, *, evidence: EvidenceModel | str, card: str) -> None:
-    """Add what needs a bundle that searches: `read_evidence` reads the one, unless it is a reason why there is none, and people
-    read the card, in Markdown."""
+def complete_bundle(
+    folder: Path, *, evidence: EvidenceModel | str, card: str, calibration: Calibration | None = None
+) -> None:
+    """Add what was fitted with the bundle itself: evidence, or a reason why there is none; calibration, where it had none; and
+    the card, in Markdown."""
+    if calibration is not None:
+        write_calibration(folder, calibration)
     if isinstance(evidence, EvidenceModel):
         (folder / EVIDENCE_FILE).write_text(json.dumps(asdict(evidence), indent=1), encoding="utf-8")
     (folder / CARD_FILE).write_text(card, encoding="utf-8")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
-from hapvr.scorer.calibration import MIN_PAIRS, Count, ReliabilityBin, reliability
+from hapvr.scorer.calibration import MIN_PAIRS, Count
 from hapvr.scorer.logistic import Floats, fit_logistic, log_loss, logit, sigmoid
 from hapvr.settings import Rate
 
@@ -49,8 +49,7 @@ class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
 
     usual: the median of each of RELATIVE among candidates of a search. prior: share of matches among the fitted candidates.
-    penalty: L2, the one of PENALTIES with the least loss on queries that were not fitted. brier, reliability: of the
-    predictions for these. num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
+    penalty: L2, the one of PENALTIES with the least loss on queries that were not fitted. brier: of the predictions for these. num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
     """
 
     weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
@@ -59,7 +58,6 @@ class EvidenceModel:
     prior: Annotated[float, Field(gt=0, lt=1)]
     penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     brier: Rate
-    reliability: tuple[ReliabilityBin, ...]
     num_matches: Count
     num_others: Count
     num_groups: Count
@@ -117,7 +115,6 @@ def fit_evidence(
         prior=float(target.mean()),
         penalty=penalty,
         brier=float(np.mean((predicted - target) ** 2)),
-        reliability=reliability(predicted, is_match),
         num_matches=counts[0],
         num_others=counts[1],
         num_groups=len(number_of),

@@ -33,7 +33,6 @@ from hapvr.networks.whitening import Whitening, whitening_from_bytes, whitening_
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
     BACKBONE_FILE,
-    CALIBRATION_FILE,
     FORMAT_VERSION,
     HINT,
     NETWORK_FOLDER,
@@ -43,6 +42,7 @@ from hapvr.scorer.description import (
     WHITENING_FILE,
     Description,
     random_weights_warning,
+    write_calibration,
 )
 from hapvr.settings import ScoresDtype, ServingConfig, explain
 from hapvr.video.settings import SamplingConfig
@@ -85,8 +85,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         save_file(state, folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
     if parts.calibration is not None:
-        values = dataclasses.asdict(parts.calibration)
-        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
+        write_calibration(folder, parts.calibration)
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,

@@ -51,9 +51,6 @@ WHOLE_FRAMES = 60
 """Sampled frames up to which a query and a video are compared whole, if both are that short."""
 PART_FRAMES = 8
 """Sampled frames of query and video around votes that are compared at least."""
-LEAST_CONTAINED = 0.5
-"""Probability of a match from which on a short video counts as shown within the query; what is below only moves the ranks
-of unrelated videos."""
 
 Rows = tuple[int, int]
 """First and last + 1 of some frames."""
@@ -70,8 +67,8 @@ class Pair:
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see
-    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
-    lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
+    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher: similarities ask how
+    much of the first is in the second. pairs: all that were compared.
     num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. log_odds: of a
     match, by all evidence; None without a model of it."""
 
@@ -200,15 +197,9 @@ class SearchEngine:
             for (_, name, part), similarity in zip(group, similarities, strict=True):
                 if len(part) < len(shown):
                     (back,) = self.scorer.similarities(part, [shown], deadline)
-                    if back > similarity and self._is_contained(back):
-                        similarity = back
+                    similarity = max(similarity, back)
                 best[name] = max(similarity, best.get(name, similarity))
         return best
-
-    def _is_contained(self, similarity: float) -> bool:
-        """Whether this similarity of a video with the query says a match; any does to a model without calibration."""
-        calibration = self.scorer.calibration
-        return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it

@@ -6,8 +6,9 @@ The searches are those of the validation benchmark, or, for the untrained baseli
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,20 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.description import read_description
-from hapvr.scorer.evidence import EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.logistic import Floats
+from hapvr.scorer.segments import best_run
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
 from hapvr.search.engine import SearchEngine
 from hapvr.search.evidence import evidence_of
+from hapvr.search.match import thin
 from hapvr.seeding import numpy_rng
 from hapvr.steps.benchmark_features import benchmark_shards, project_benchmark, stored_ids
-from hapvr.steps.calibration import broadest_task
+from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, broadest_task
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import source_scenes
@@ -49,6 +53,9 @@ EDITED_VIDEOS = 40
 EDITS_EACH = 3
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
+RANKED = 10
+"""Other videos of each search that the calibration sees, the most similar ones."""
+OTHER_FRAMES = 120
 COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this, or share a hash, may be copies: such pairs are not fitted on."""
 
@@ -104,7 +111,7 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
                 group=scenes.get(one) or min(near),
             )
 
-    return _fit(engine, asked(), source={"benchmark": name, "videos": engine.num_videos})
+    return _fit(list(_searched(engine, asked())), source={"benchmark": name, "videos": engine.num_videos})
 
 
 def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:
@@ -125,9 +132,12 @@ def _combined(definition: BenchmarkDefinition) -> list[str]:
 
 def fit_on_edits(
     project: Project, bundle: Path, shard_of: Mapping[str, str], *, progress: Progress = no_progress
-) -> EvidenceModel | str:
+) -> tuple[EvidenceModel | str, Calibration | None]:
     """Fit on searches for edits of some of the collection's videos, and for these themselves, whose neighbours are what looks
-    alike in this collection; why not, where there are too few. shard_of: by video id."""
+    alike in this collection; why not, where there are too few. Also the calibration of similarities, for pairs of files.
+
+    shard_of: by video id.
+    """
     engine = _engine(project, bundle, shard_of)
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
@@ -161,7 +171,26 @@ def fit_on_edits(
                 yield Asked(clip, frozenset({video_id}), hidden - {video_id}, video_id)
 
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
-    return _fit(engine, asked(), source=source)
+    searches = list(_searched(engine, asked()))
+    similarities = [(one.features[:, FEATURES.index("similarity")], one.is_match) for one in searches]
+    matches = np.concatenate([np.zeros(0), *(found[is_match] for found, is_match in similarities)])
+    others = np.concatenate([np.zeros(0), *(np.sort(found[~is_match])[-RANKED:] for found, is_match in similarities)])
+    calibration = None
+    if min(len(matches), len(others)) >= MIN_PAIRS:
+        threshold = _frame_threshold(engine, order)
+        calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
+    return _fit(searches, source=source), calibration
+
+
+def _frame_threshold(engine: SearchEngine, ids: Sequence[str]) -> float:
+    """What FRAME_QUANTILE of the pairs of different videos stay below with their most similar consecutive frames."""
+    pairs = list(combinations(ids, 2))
+    runs = []
+    for place in numpy_rng(0, "frame threshold").permutation(len(pairs))[:FRAME_PAIRS]:
+        videos = (thin(engine.collection.whole(one), OTHER_FRAMES) for one in pairs[place])
+        first, second = (engine.scorer.embed(video) for video in videos)
+        runs.append(best_run(engine.scorer.relative_similarity(first, second)))
+    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
 
 
 def _videos(project: Project, keys: Iterable[str]) -> dict[str, str]:
@@ -208,9 +237,16 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
     )
 
 
-def _fit(engine: SearchEngine, searches: Iterable[Asked], *, source: Mapping[str, Any]) -> EvidenceModel | str:
-    found: list[tuple[Floats, NDArray[np.bool_]]] = []
-    groups: list[str] = []
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """features: [N, F] of the candidates of a search, and which are matches, [N]."""
+
+    features: Floats
+    is_match: NDArray[np.bool_]
+    group: str
+
+
+def _searched(engine: SearchEngine, searches: Iterable[Asked]) -> Iterator[_Searched]:
     for asked in searches:
         query = engine.scorer.embed(asked.query)
         try:
@@ -220,10 +256,14 @@ def _fit(engine: SearchEngine, searches: Iterable[Asked], *, source: Mapping[str
         scored, _ = engine.score(query, candidates)
         others = [one for one in scored if one.video_id not in asked.matches]
         for shown in (scored, others) if asked.matches else (others,):
-            found.append((evidence_of(shown), np.array([one.video_id in asked.matches for one in shown], bool)))
-            groups.append(asked.group)
+            is_match = np.array([one.video_id in asked.matches for one in shown], bool)
+            yield _Searched(evidence_of(shown), is_match, asked.group)
+
+
+def _fit(searches: Sequence[_Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
+    candidates = [(one.features, one.is_match) for one in searches]
     try:
-        return fit_evidence(found, groups, source=source)
+        return fit_evidence(candidates, [one.group for one in searches], source=source)
     except ArgumentError as error:
         return str(error)
 

@@ -40,7 +40,6 @@ SURE = EvidenceModel(
     prior=0.5,
     penalty=1.0,
     brier=0.0,
-    reliability=(),
     num_matches=10,
     num_others=10,
     num_groups=10,
