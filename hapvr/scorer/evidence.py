@@ -49,7 +49,8 @@ class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
 
     usual: the median of each of RELATIVE among candidates of a search. prior: share of matches among the fitted candidates.
-    penalty: L2, the one of PENALTIES with the least loss on queries that were not fitted. brier: of the predictions for these. num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
+    penalty: L2, the one of PENALTIES with the least loss on queries that were not fitted. brier: of the predictions for these.
+    num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
     """
 
     weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
