@@ -20,6 +20,7 @@ from PIL import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS
@@ -47,8 +48,8 @@ from hapvr.steps.sources import source_scenes
 from hapvr.video.frames import encode_jpeg
 
 MAX_QUERIES = 100
-MAX_VIDEOS = 1000
-"""Videos that are searched: memory holds their descriptors."""
+MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
+"""Videos that are searched, and their frames: memory holds the descriptors."""
 EDITED_VIDEOS = 40
 EDITS_EACH = 3
 EDITED_FRAMES = 16
@@ -82,11 +83,10 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
         return "the configuration names no validation benchmark"
     definition = project_benchmark(project, name)
     keys = benchmark_shards(project, name)
-    stored = stored_ids(definition, _videos(project, keys))
+    stored = stored_ids(definition, FeatureStore(project.root, keys).available())
     # held-out files are in the collection too, as the originals of the benchmark
     trained = read_manifest(project.root).filter(pl.col("split") == TRAIN)["shard"].unique().sort()
     finished = [key for key in trained if project.shard(FEATURES_STAGE, key).provenance() is not None]
-    engine = _engine(project, bundle, _videos(project, dict.fromkeys([*keys, *finished])))
     positives = broadest_task(definition).positives
     matches: dict[str, set[str]] = {}
     related: dict[str, set[str]] = {}
@@ -99,9 +99,11 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     scenes = {stored[video]: scene for video, scene in _scenes(project, definition).items() if video in stored}
     usable = sorted(matches.keys() - {stored[video] for video in _combined(definition) if video in stored})
     ids = [usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]]
+    first = dict.fromkeys([*ids, *(other for one in ids for other in sorted(related[one]))])
+    engine = _engine(project, bundle, _shard_of(project, dict.fromkeys([*keys, *finished]), first=first))
 
     def asked() -> Iterator[Asked]:
-        for one in ids:
+        for one in (one for one in ids if one in engine.collection.shard_of):
             near = {other for middle in (one, *related[one]) for other in related[middle]}
             near |= {other for other, scene in scenes.items() if scene == scenes.get(one)} | {one}
             yield Asked(
@@ -138,7 +140,7 @@ def fit_on_edits(
 
     shard_of: by video id.
     """
-    engine = _engine(project, bundle, shard_of)
+    engine = _engine(project, bundle, _shard_of(project, dict.fromkeys(shard_of.values())))
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
 
@@ -193,22 +195,24 @@ def _frame_threshold(engine: SearchEngine, ids: Sequence[str]) -> float:
     return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
 
 
-def _videos(project: Project, keys: Iterable[str]) -> dict[str, str]:
-    """Video id -> shard, of the videos of some shards that have features."""
-    return {
-        video_id: key
-        for key in keys
-        for video_id in project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)["video_id"]
-    }
+def _shard_of(project: Project, keys: Iterable[str], *, first: Iterable[str] = ()) -> dict[str, str]:
+    """Video id -> shard, of videos of some shards that have features: `first` ones and others, up to MAX_VIDEOS and MAX_FRAMES."""
+    found: dict[str, tuple[str, int]] = {}
+    for key in keys:
+        rows = project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)
+        found |= {video_id: (key, count) for video_id, count in rows.select("video_id", "num_rows").iter_rows()}
+    ids = [one for one in dict.fromkeys([*first, *found]) if one in found][:MAX_VIDEOS]
+    total = np.cumsum([found[one][1] for one in ids])
+    return {one: found[one][0] for one, frames in zip(ids, total, strict=True) if frames <= MAX_FRAMES}
 
 
 def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> SearchEngine:
-    """A search of the first videos, in memory, by the model of a bundle as it will search."""
+    """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
     description = read_description(bundle)
     scorer = load_bundle(bundle, device=project.config.device, dtype=project.config.search.dtype)
     collection = SearchableCollection(
         project.root,
-        dict(list(shard_of.items())[:MAX_VIDEOS]),
+        shard_of,
         require=lambda settings: description.require_features(bundle, settings),
         extras=scorer.networks.needs_extras,
     )
@@ -224,7 +228,7 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
         video = collection.whole(video_id)
         found = frame_descriptors(scorer.networks.vectors(scorer.embed(video).regions), blank=blank)
         names += [video_id] * len(video.hashes)
-        columns.append((video.clock.times_s, video.hashes, found.vectors, found.kept))
+        columns.append((video.clock.times_s, video.hashes, found.vectors.astype(np.float16), found.kept))
     times, hashes, vectors, kept = (np.concatenate(column) for column in zip(*columns, strict=True))
     frames = pa.table({"video_id": names, "timestamp_s": times, "hash": hashes})
     return SearchEngine(
