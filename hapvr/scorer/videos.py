@@ -75,13 +75,14 @@ Outcome = SampledFeatures | VideoError
 
 
 class FileState(NamedTuple):
-    """What changes when a file does."""
+    """What changes when a file does. inner: whether its inner pictures are asked for."""
 
     path: str
     device: int
     inode: int
     num_bytes: int
     modified_ns: int
+    inner: bool
 
 
 class VideoReader:
@@ -107,13 +108,18 @@ class VideoReader:
         self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
         self._guard = threading.Lock()
 
-    def read(self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once."""
+    def read(
+        self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
+    ) -> dict[Path, Outcome]:
+        """Features of each file, or why there are none. Holds the features of all of them at once.
+
+        inner: also of inner pictures.
+        """
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, FileState] = {}
         for path in dict.fromkeys(paths):
             try:
-                states[path] = _state(path, limits)
+                states[path] = _state(path, limits, inner=inner)
             except VideoError as error:
                 outcomes[path] = error
         outcomes |= self._known(states)
@@ -164,7 +170,7 @@ class VideoReader:
                 outcomes[path] = _too_long(path, limits)
             else:
                 try:
-                    features = self._features(video, deadline)
+                    features = self._features(video, deadline, inner=missing[path].inner)
                 except VideoError as error:
                     outcomes[path] = error
                 else:
@@ -172,8 +178,8 @@ class VideoReader:
                     self._keep(missing[path], features)
         return outcomes
 
-    def _features(self, video: SampledVideo, deadline: Deadline) -> SampledFeatures:
-        boxes = [(slice(None), slice(None)), *inner_pictures(video.jpegs)]
+    def _features(self, video: SampledVideo, deadline: Deadline, *, inner: bool) -> SampledFeatures:
+        boxes = [(slice(None), slice(None)), *(inner_pictures(video.jpegs) if inner else ())]
         parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
         for start in range(0, len(video.jpegs), BATCH_FRAMES):
             frames = decode_jpegs(video.jpegs[start : start + BATCH_FRAMES])
@@ -182,8 +188,8 @@ class VideoReader:
                 with self._computing.hold(deadline):
                     part.append(self._embed(crops))
         duration_s = None if video.probe is None else video.probe.duration_s
-        whole, *inner = (np.concatenate(part) for part in parts)
-        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(inner))
+        whole, *others = (np.concatenate(part) for part in parts)
+        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(others))
 
     def _known(self, states: dict[Path, FileState]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""
@@ -207,7 +213,14 @@ class RequestVideos(contextlib.ExitStack):
     """
 
     def __init__(
-        self, reader: VideoReader, names: Iterable[str], *, limits: ServingConfig, access: Access, deadline: Deadline
+        self,
+        reader: VideoReader,
+        names: Iterable[str],
+        *,
+        limits: ServingConfig,
+        access: Access,
+        deadline: Deadline,
+        inner: bool,
     ) -> None:
         super().__init__()
         self._reader = reader
@@ -216,6 +229,7 @@ class RequestVideos(contextlib.ExitStack):
         self._limits = limits
         self._access = access
         self._deadline = deadline
+        self._inner = inner
         self._num_read = 0
         self._held: dict[str, Outcome] = {}
         self._failed: dict[str, VideoError] = {}
@@ -243,7 +257,9 @@ class RequestVideos(contextlib.ExitStack):
                 paths[name] = self._local(name)
             except VideoError as error:
                 found[name] = error
-        outcomes = self._reader.read(list(paths.values()), limits=self._limits, deadline=self._deadline)
+        outcomes = self._reader.read(
+            list(paths.values()), limits=self._limits, deadline=self._deadline, inner=self._inner
+        )
         for name, path in paths.items():
             found[name] = outcomes[path]
             if path.is_relative_to(self._folder.name):
@@ -273,7 +289,7 @@ class RequestVideos(contextlib.ExitStack):
         return result.path
 
 
-def _state(path: Path, limits: ServingConfig) -> FileState:
+def _state(path: Path, limits: ServingConfig, *, inner: bool = False) -> FileState:
     """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
     try:
         check_file(path)
@@ -284,7 +300,7 @@ def _state(path: Path, limits: ServingConfig) -> FileState:
         raise VideoError(
             "too_large", f"video: {path.name} has {found.st_size} bytes; serving.max_bytes is {limits.max_bytes}"
         )
-    return FileState(str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return FileState(str(path.absolute()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, inner)
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:
