@@ -180,7 +180,6 @@ def _header(model: str, scorer: VideoScorer, precision: float, prior: float | No
 
 
 def _lines(pair: dict[str, Any]) -> list[str]:
-    from hapvr.scorer.inner_pictures import IN_A_PART
     from hapvr.scorer.segments import clock
 
     if pair["similarity"] is None:
@@ -188,10 +187,7 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
     equal = "  the same file" * pair["same_file"]
-    inner = f"  {IN_A_PART}" * pair["inner_picture"]
-    lines = [
-        f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}{inner}"
-    ]
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}"]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "

@@ -51,8 +51,7 @@ class PairScore:
     """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
 
     probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for.
-    warning: what speaks against believing the numbers, see `VideoScorer.warning`; empty where nothing does. inner_picture:
-    whether a part of the picture of either is what is closest, see `hapvr.scorer.inner_pictures`.
+    warning: what speaks against believing the numbers, see `VideoScorer.warning`; empty where nothing does.
     """
 
     query: str
@@ -62,7 +61,6 @@ class PairScore:
     segments: tuple[Segment, ...] | None = None
     error: str = ""
     warning: str = ""
-    inner_picture: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +135,7 @@ class VideoScorer:
         allowed = named[: limits.max_pairs]
         rows: list[PairScore] = []
         num_frame_pairs = 0
-        query: tuple[str, list[EmbeddedVideo]] | None = None
+        query: tuple[str, EmbeddedVideo] | None = None
         names = [name for pair in allowed for name in pair]
         with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
             for number, (first, second) in enumerate(allowed):
@@ -146,24 +144,20 @@ class VideoScorer:
                 try:
                     deadline.check()
                     if query is None or query[0] != first:
-                        query = first, self.views(videos.get(first), deadline)
+                        query = first, self.embed(videos.get(first), deadline)
                     reference = videos.get(second)
-                    num_views = len(query[1]) * (1 + len(reference.inner))
-                    num_frame_pairs += num_views * len(query[1][0]) * len(reference.regions)
+                    num_frame_pairs += len(query[1]) * len(reference.regions)
                     if num_frame_pairs > limits.max_frame_pairs:
                         raise VideoError(
                             "too_much_work",
                             f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
                             "see serving.max_frame_pairs",
                         )
-                    others = self.views(reference, deadline)
-                    scores = [self.similarities(view, others, deadline) for view in query[1]]
-                    place = np.unravel_index(np.argmax(scores), np.shape(scores))
-                    view, embedded, similarity = query[1][place[0]], others[place[1]], scores[place[0]][place[1]]
+                    embedded = self.embed(reference, deadline)
+                    similarity = self.similarities(query[1], [embedded], deadline)[0]
                     probability = None if self.calibration is None else self.calibration.probability(similarity)
-                    found = self.matching_segments(view, embedded, deadline) if segments else None
-                    scored = replace(row, similarity=similarity, probability=probability, segments=found)
-                    row = replace(scored, inner_picture=bool(max(place)))
+                    found = self.matching_segments(query[1], embedded, deadline) if segments else None
+                    row = replace(row, similarity=similarity, probability=probability, segments=found)
                 except VideoError as error:
                     row = replace(row, error=f"{error.reason}: {error}")
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
@@ -181,10 +175,19 @@ class VideoScorer:
         limits: ServingConfig | None = None,
         access: Access | None = None,
         deadline: Deadline = NEVER,
+        inner: bool = False,
     ) -> RequestVideos:
-        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`."""
+        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`.
+
+        inner: also of inner pictures.
+        """
         return RequestVideos(
-            self._reader, names, limits=limits or self.limits, access=access or Access(), deadline=deadline
+            self._reader,
+            names,
+            limits=limits or self.limits,
+            access=access or Access(),
+            deadline=deadline,
+            inner=inner,
         )
 
     def picture(

@@ -74,6 +74,13 @@ class SampledFeatures:
 Outcome = SampledFeatures | VideoError
 
 
+class WantedFile(NamedTuple):
+    """A file as it is now, and whether its inner pictures are asked for."""
+
+    state: FileState
+    inner: bool
+
+
 class VideoReader:
     """Decodes and embeds files. A file that was replaced or changed since is read again.
 
@@ -94,16 +101,21 @@ class VideoReader:
         self._sampling = sampling
         self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
         self._computing = computing
-        self._cached: OrderedDict[FileState, SampledFeatures] = OrderedDict()
+        self._cached: OrderedDict[WantedFile, SampledFeatures] = OrderedDict()
         self._guard = threading.Lock()
 
-    def read(self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once."""
+    def read(
+        self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
+    ) -> dict[Path, Outcome]:
+        """Features of each file, or why there are none. Holds the features of all of them at once.
+
+        inner: also of inner pictures.
+        """
         outcomes: dict[Path, Outcome] = {}
-        states: dict[Path, FileState] = {}
+        states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
             try:
-                states[path] = _state(path, limits)
+                states[path] = _state(path, limits, inner=inner)
             except VideoError as error:
                 outcomes[path] = error
         outcomes |= self._known(states)
@@ -129,7 +141,7 @@ class VideoReader:
         return SampledFeatures(regions, FrameTimes((0.0,)))
 
     def _decode(
-        self, missing: dict[Path, FileState], *, limits: ServingConfig, deadline: Deadline
+        self, missing: dict[Path, WantedFile], *, limits: ServingConfig, deadline: Deadline
     ) -> dict[Path, Outcome]:
         outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
         paths = [path for path in missing if path not in outcomes]
@@ -153,7 +165,7 @@ class VideoReader:
                 outcomes[path] = _too_long(path, limits)
             else:
                 try:
-                    features = self._features(video, deadline)
+                    features = self._features(video, deadline, inner=missing[path].inner)
                 except VideoError as error:
                     outcomes[path] = error
                 else:
@@ -161,8 +173,8 @@ class VideoReader:
                     self._keep(missing[path], features)
         return outcomes
 
-    def _features(self, video: SampledVideo, deadline: Deadline) -> SampledFeatures:
-        boxes = [(slice(None), slice(None)), *inner_pictures(video.jpegs)]
+    def _features(self, video: SampledVideo, deadline: Deadline, *, inner: bool) -> SampledFeatures:
+        boxes = [(slice(None), slice(None)), *(inner_pictures(video.jpegs) if inner else ())]
         parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
         for start in range(0, len(video.jpegs), BATCH_FRAMES):
             frames = decode_jpegs(video.jpegs[start : start + BATCH_FRAMES])
@@ -171,10 +183,10 @@ class VideoReader:
                 with self._computing.hold(deadline):
                     part.append(self._embed(crops))
         duration_s = None if video.probe is None else video.probe.duration_s
-        whole, *inner = (np.concatenate(part) for part in parts)
-        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(inner))
+        whole, *others = (np.concatenate(part) for part in parts)
+        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(others))
 
-    def _known(self, states: dict[Path, FileState]) -> dict[Path, SampledFeatures]:
+    def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""
         with self._guard:
             found = {path: self._cached[state] for path, state in states.items() if state in self._cached}
@@ -182,7 +194,7 @@ class VideoReader:
                 self._cached.move_to_end(states[path])
         return found
 
-    def _keep(self, state: FileState, features: SampledFeatures) -> None:
+    def _keep(self, state: WantedFile, features: SampledFeatures) -> None:
         with self._guard:
             self._cached[state] = features
             while sum(kept.num_bytes for kept in self._cached.values()) > CACHE_BYTES:
@@ -196,7 +208,14 @@ class RequestVideos(contextlib.ExitStack):
     """
 
     def __init__(
-        self, reader: VideoReader, names: Iterable[str], *, limits: ServingConfig, access: Access, deadline: Deadline
+        self,
+        reader: VideoReader,
+        names: Iterable[str],
+        *,
+        limits: ServingConfig,
+        access: Access,
+        deadline: Deadline,
+        inner: bool,
     ) -> None:
         super().__init__()
         self._reader = reader
@@ -205,6 +224,7 @@ class RequestVideos(contextlib.ExitStack):
         self._limits = limits
         self._access = access
         self._deadline = deadline
+        self._inner = inner
         self._num_read = 0
         self._held: dict[str, Outcome] = {}
         self._failed: dict[str, VideoError] = {}
@@ -232,7 +252,9 @@ class RequestVideos(contextlib.ExitStack):
                 paths[name] = self._local(name)
             except VideoError as error:
                 found[name] = error
-        outcomes = self._reader.read(list(paths.values()), limits=self._limits, deadline=self._deadline)
+        outcomes = self._reader.read(
+            list(paths.values()), limits=self._limits, deadline=self._deadline, inner=self._inner
+        )
         for name, path in paths.items():
             found[name] = outcomes[path]
             if path.is_relative_to(self._folder.name):
@@ -262,14 +284,14 @@ class RequestVideos(contextlib.ExitStack):
         return result.path
 
 
-def _state(path: Path, limits: ServingConfig) -> FileState:
+def _state(path: Path, limits: ServingConfig, *, inner: bool = False) -> WantedFile:
     """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
     found = check_file(path)
     if found.num_bytes > limits.max_bytes:
         raise VideoError(
             "too_large", f"video: {path.name} has {found.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
         )
-    return found
+    return WantedFile(found, inner)
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:

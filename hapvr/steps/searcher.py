@@ -195,7 +195,9 @@ class Searcher(SearchEngine):
         if "://" not in place and is_picture(place):
             features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
         else:
-            with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline) as videos:
+            with self.scorer.open_videos(
+                [place], access=access, limits=limits, deadline=deadline, inner=True
+            ) as videos:
                 features = videos.get(place)
         digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
         return Query(name=name or printable(place), features=features, sha256=digest)
