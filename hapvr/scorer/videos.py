@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +145,7 @@ class VideoReader:
     ) -> dict[Path, Outcome]:
         outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
         paths = [path for path in missing if path not in outcomes]
-        sampling, num_bytes = self._sampling, sum(missing[path].num_bytes for path in paths)
+        sampling, num_bytes = self._sampling, sum(missing[path].state.num_bytes for path in paths)
         config = sampling.model_copy(
             update={
                 # one frame more than allowed tells a video that is too long
