@@ -57,7 +57,7 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
         return []
     chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), MAX_FRAMES)).astype(int))
     frames = decode_jpegs([jpegs[number] for number in chosen]).astype(np.float32)
-    luma = np.tensordot(frames, np.float32([0.299, 0.587, 0.114]), axes=(1, 0))
+    luma = np.tensordot(frames, np.array([0.299, 0.587, 0.114], np.float32), axes=(1, 0))
     upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
     x, y = _lines(upright), _lines(level)
     moving = np.pad((luma.std(axis=0) > MOVING).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
@@ -123,4 +123,4 @@ def _overlap(box: Box, other: Box) -> float:
     shared = [max(min(a.stop, b.stop) - max(a.start, b.start), 0) for a, b in zip(box, other, strict=True)]
     areas = [(one[0].stop - one[0].start) * (one[1].stop - one[1].start) for one in (box, other)]
     both = shared[0] * shared[1]
-    return both / (sum(areas) - both)
+    return float(both / (sum(areas) - both))
