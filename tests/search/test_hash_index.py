@@ -36,7 +36,9 @@ def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
     found = HashIndex(frames).search(asked, k)
     away = distances(asked[:, None], stored[None])
     for query in range(20):
-        near: list[int] = np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist() if asked[query] else []
+        near: list[int] = (
+            np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist() if asked[query] else []
+        )
         rows = [row for row in found.to_pylist() if row["query_frame"] == query]
         bits = [away[query][int(row["video_id"][1:])] for row in rows]
         assert bits == near
