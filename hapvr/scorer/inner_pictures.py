@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.ndimage import maximum_filter1d, median_filter
 
 from hapvr.video.frames import decode_jpegs
 
@@ -20,6 +20,7 @@ Box = tuple[slice, slice]
 
 IN_A_PART = "in a part of the picture"
 """What answers say of a match by an inner picture."""
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 MAX_INNER = 3
 MAX_FRAMES, LEAST_FRAMES = 24, 2
 """Frames, spread evenly, that are looked at."""
@@ -57,7 +58,7 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
         return []
     chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), MAX_FRAMES)).astype(int))
     frames = decode_jpegs([jpegs[number] for number in chosen]).astype(np.float32)
-    luma = np.tensordot(frames, np.array([0.299, 0.587, 0.114], np.float32), axes=(1, 0))
+    luma = np.tensordot(frames, LUMA, axes=(1, 0))
     upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
     x, y = _lines(upright), _lines(level)
     moving = np.pad((luma.std(axis=0) > MOVING).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
@@ -85,10 +86,12 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
 def _edges(luma: Floats) -> Floats:
     """[W + 1, H] in [0, 1]: how much of an edge stands still between the columns x - 1 and x at each row."""
     steps = np.minimum(np.abs(np.diff(luma, axis=2)), STRONGEST).mean(axis=0)
-    around = median_filter(steps, size=(1, 2 * NEAR + 1), mode="nearest")
-    strength = ((steps - around) / (around + CONTRAST)).clip(0, 1)
+    windows = sliding_window_view(np.pad(steps, ((0, 0), (NEAR, NEAR)), mode="edge"), 2 * NEAR + 1, axis=1)
+    around = np.partition(windows, NEAR, axis=-1)[..., NEAR]
+    strength = np.pad(((steps - around) / (around + CONTRAST)).clip(0, 1), ((0, 0), (1, 1)))
     # scaling and compression spread an edge over two or three pixels
-    return np.pad(maximum_filter1d(strength, 3, axis=1).T, ((1, 1), (0, 0)))
+    spread = np.maximum(np.maximum(strength[:, :-2], strength[:, 2:]), strength[:, 1:-1])
+    return np.pad(spread.T, ((1, 1), (0, 0)))
 
 
 def _lines(edges: Floats) -> NDArray[np.intp]:
