@@ -2,8 +2,8 @@
 
     python -m bench.quality --videos CLIPS [CLIPS ...] --out FOLDER [--left-out FILE] [--test]
 
-A fifth of the clips are originals, a tenth is shown within films, a tenth is other footage in uploads and never searched, and
-the rest are distractors; where one is drawn depends on its content. Long originals are searched by their first half: the
+Three in ten clips are originals, one is shown within a film, one is other footage in uploads and never searched, and the
+rest are distractors; what a clip becomes depends on its content. Long originals are searched by their first half: the
 second shows the same at another time, a look-alike. Choices are made on the validation half of the queries; `--test`
 asks the other half. Systems: votes of frames, fine scores of the whole picture, and the answer of a search. The last
 table lists videos that rank first for several uploads of an original that they are not labelled with: look whether they share
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.table import show
-from bench.uploads import EASY, EXCERPTS, UPLOADS, plain_pictures
+from bench.uploads import EASY, EXCERPTS, UPLOADS, Task, Upload, make, plain_pictures
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
-from hapvr.demo.clips_benchmark import UserClip, find_clips, load_frames
-from hapvr.demo.edits import resized
+from hapvr.demo.clips_benchmark import UserClip, find_clips
 from hapvr.demo.output import write_mp4
 from hapvr.errors import VideoError
 from hapvr.seeding import numpy_rng
@@ -43,63 +40,11 @@ Floats = NDArray[np.float64]
 PARTS = ("validation", "test")
 """Clips are of these in turn."""
 ROLES = (*["original"] * 6, *["film"] * 2, *["donor"] * 2, *["distractor"] * 10)
-LONG_S = 12.0
-PLAIN = 8
-PRECISION = 0.95
-SAMPLES = 500
+PRECISION, SAMPLES, PLAIN = 0.95, 500, 8
 SYSTEMS = ("votes", "fine", "answer")
 WORKERS = SamplingConfig(timeout_s=3600, max_memory_bytes=2**34)
 DATA_STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
 INDEX_STEPS = ("frame_descriptors", "search_index")
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is made of a clip in the folder `out`. asked: whether its uploads are queries now. others: footage to show it in."""
-
-    clip: UserClip
-    role: str
-    asked: bool
-    others: tuple[Path, ...]
-    out: Path
-
-
-@dataclass(frozen=True)
-class Upload:
-    """path: of the query. original: the one video that it matches."""
-
-    path: Path
-    edit: str
-    original: str
-
-
-def make(task: Task) -> list[Upload]:
-    """Write the videos of a clip; uploads that are there are left alone."""
-    name, clips = f"{task.clip.sha256[:10]}-{task.clip.path.stem}.mp4", task.out / "clips"
-    if task.role == "distractor":
-        shutil.copyfile(task.clip.path, clips / name)
-    if task.role in ("distractor", "donor"):
-        return []
-    frames, fps = load_frames(task.clip.path)
-    donors = [load_frames(path)[0] for path in task.others]
-    if task.role == "original" and len(frames) >= LONG_S * fps:
-        half = len(frames) // 2
-        write_mp4(clips / f"later-{name}", frames[half:], fps=fps)
-        frames = frames[:half]
-    shown, kinds = frames, list(UPLOADS)
-    if task.role == "film":
-        height, width = frames.shape[1:3]
-        around = [resized(donor, width_px=width, height_px=height) for donor in donors]
-        shown, kinds = np.concatenate([*around[1:], frames, around[0]]), list(EXCERPTS)
-    write_mp4(clips / name, shown, fps=fps)
-    found = []
-    for kind in kinds if task.asked else ():
-        path, edit = task.out / "uploads" / kind.replace(" ", "_") / name, (UPLOADS | EXCERPTS)[kind]
-        if not path.is_file():
-            edited = edit.apply(frames, donors[0], fps, numpy_rng("upload", task.clip.sha256, kind))
-            write_mp4(path, edited, fps=fps, crf=edit.crf)
-        found.append(Upload(path, kind, f"clips/{name}"))
-    return found
 
 
 def make_pile(folders: Sequence[Path], out: Path, *, left_out: frozenset[str], part: str) -> list[Upload]:
@@ -128,12 +73,11 @@ def make_pile(folders: Sequence[Path], out: Path, *, left_out: frozenset[str], p
 def open_searcher(out: Path) -> Searcher:
     """An index over the pile, with the untrained baseline of the packaged network."""
     project = add_folders(out / "data", [out / "clips"])
-    for name in (*DATA_STEPS, "baseline", *INDEX_STEPS):
-        if name != "baseline":
-            for key in shards_of(project, CHAIN[name]):
-                CHAIN[name].run(project, key)
-        elif needs_baseline(project):
+    for name in (*DATA_STEPS, *INDEX_STEPS):
+        if name == INDEX_STEPS[0] and needs_baseline(project):
             make_baseline(project)
+        for key in shards_of(project, CHAIN[name]):
+            CHAIN[name].run(project, key)
     return Searcher.open(project)
 
 
@@ -179,13 +123,13 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
     groups |= {edit: {edit} for edit in (UPLOADS | EXCERPTS)}
     for name, edits in groups.items():
         rows = [number for number, upload in enumerate(uploads) if upload.edit in edits]
-        draws = query_weights(max(len(rows), 1), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
         for system in SYSTEMS if rows else ():
             of = [found[row][system] for row in rows], [uploads[row].original for row in rows]
             values = measures(*of, np.ones((1, len(rows))))
             row = {"edits": name, "queries": len(rows), "system": system}
             row |= {measure: f"{100 * value[0]:.1f}" for measure, value in values.items()}
             if name in ("all", "easy", "hard"):
+                draws = query_weights(len(rows), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
                 for measure, samples in measures(*of, draws).items():
                     low, high = bootstrap_interval(samples)
                     row[measure] += f" [{100 * low:.1f}, {100 * high:.1f}]"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
 from functools import partial, reduce
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from hapvr.demo.clips_benchmark import UserClip, load_frames
 from hapvr.demo.edits import ALL_EDITS, Edit, Rows, resized
+from hapvr.demo.output import write_mp4
 from hapvr.demo.scene import Pixels, Rng
+from hapvr.seeding import numpy_rng
 
+LONG_S = 12.0
 SPEEDS = (0.6, 0.8, 1.3, 1.7)
 LINES = ("when the demo works", "nobody:\nabsolutely nobody:", "me at 3 am", "wait for it")
 WHITE, DARK = (245, 245, 245), (24, 22, 28)
@@ -159,4 +166,53 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
             ImageDraw.Draw(picture).text((40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font)
         frames = np.repeat(np.asarray(picture)[None], num_frames, axis=0)
         found.append(_noisy(frames, rng, level=3))
+    return found
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is made of a clip in the folder `out`. asked: whether its uploads are queries now. others: footage to show it in."""
+
+    clip: UserClip
+    role: str
+    asked: bool
+    others: tuple[Path, ...]
+    out: Path
+
+
+@dataclass(frozen=True)
+class Upload:
+    """path: of the query. original: the one video that it matches."""
+
+    path: Path
+    edit: str
+    original: str
+
+
+def make(task: Task) -> list[Upload]:
+    """Write the videos of a clip; uploads that are there are left alone."""
+    name, clips = f"{task.clip.sha256[:10]}-{task.clip.path.stem}.mp4", task.out / "clips"
+    if task.role == "distractor":
+        shutil.copyfile(task.clip.path, clips / name)
+    if task.role in ("distractor", "donor"):
+        return []
+    frames, fps = load_frames(task.clip.path)
+    donors = [load_frames(path)[0] for path in task.others]
+    if task.role == "original" and len(frames) >= LONG_S * fps:
+        half = len(frames) // 2
+        write_mp4(clips / f"later-{name}", frames[half:], fps=fps)
+        frames = frames[:half]
+    shown, kinds = frames, list(UPLOADS)
+    if task.role == "film":
+        height, width = frames.shape[1:3]
+        around = [resized(donor, width_px=width, height_px=height) for donor in donors]
+        shown, kinds = np.concatenate([*around[1:], frames, around[0]]), list(EXCERPTS)
+    write_mp4(clips / name, shown, fps=fps)
+    found = []
+    for kind in kinds if task.asked else ():
+        path, edit = task.out / "uploads" / kind.replace(" ", "_") / name, (UPLOADS | EXCERPTS)[kind]
+        if not path.is_file():
+            edited = edit.apply(frames, donors[0], fps, numpy_rng("upload", task.clip.sha256, kind))
+            write_mp4(path, edited, fps=fps, crf=edit.crf)
+        found.append(Upload(path, kind, f"clips/{name}"))
     return found
