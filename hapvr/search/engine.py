@@ -23,8 +23,8 @@ from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descri
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote
 
-FORMAT = 3
-"""Version of the scores: pairs and matches stored with another version are compared again. 3: parts of one length, for the query too."""
+FORMAT = 4
+"""Version of the scores: pairs and matches stored with another version are compared again. 4: inner pictures of the query."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
