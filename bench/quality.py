@@ -31,7 +31,7 @@ from hapvr.demo.clips_benchmark import UserClip, find_clips
 from hapvr.demo.output import write_mp4
 from hapvr.errors import VideoError
 from hapvr.seeding import numpy_rng
-from hapvr.steps.baseline import make_baseline, needs_baseline
+from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.searcher import Searcher
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import SamplingConfig
@@ -74,8 +74,8 @@ def open_searcher(out: Path) -> Searcher:
     """An index over the pile, with the untrained baseline of the packaged network."""
     project = add_folders(out / "data", [out / "clips"])
     for name in (*DATA_STEPS, *INDEX_STEPS):
-        if name == INDEX_STEPS[0] and needs_baseline(project):
-            make_baseline(project)
+        if name == INDEX_STEPS[0]:
+            ensure_baseline(project)
         for key in shards_of(project, CHAIN[name]):
             CHAIN[name].run(project, key)
     return Searcher.open(project)

@@ -44,7 +44,7 @@ MAX_NEW_RATE = 0.05
 """Rows outside the index, as a part of all rows, from which on they are added to it."""
 MAX_PARTS = 16
 """Parts of an index, in addition to those of `ray_workers`; with more it is rebuilt."""
-MAX_FRAGMENTS = 64
+MAX_FRAGMENTS = 48
 """Fragments of a table, from which on small ones are joined: a search opens every one."""
 FRAGMENT_ROWS = 2**20
 """Rows from which on a fragment is large; more where a table would have more than MAX_FRAGMENTS / 2 of them."""
