@@ -13,10 +13,11 @@ import json
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -49,24 +50,25 @@ def serving(config: Path, data_root: str) -> Iterator[str]:
             process.terminate()
 
 
-def ask(address: str, video_id: str) -> float:
-    """Seconds of one search; one that takes long is a job, which is asked for until it is done."""
-    body = json.dumps({"id": video_id, "top": TOP, "segments": False}).encode()
+def ask(address: str, video_id: str, client: int = 0) -> float:
+    """Seconds of one search; one that takes long is a job, which is asked for until it is done. client: each has an address
+    of its own, since one has at most half of the places."""
+    source = (f"127.0.0.{client + 1}", 0)
+
+    def fetch(method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        with closing(HTTPConnection(address.removeprefix("http://"), timeout=300, source_address=source)) as connection:
+            connection.request(method, path, body, {"content-type": "application/json"})
+            found: dict[str, Any] = json.loads(connection.getresponse().read())
+        if found.get("error"):
+            raise RuntimeError(f"{video_id}: {found}")
+        return found
+
     start = time.perf_counter()
-    answer = fetch(urllib.request.Request(f"{address}/search", body, {"content-type": "application/json"}))
-    while answer["status"] not in ("done", "failed"):
+    answer = fetch("POST", "/search", json.dumps({"id": video_id, "top": TOP, "segments": False}).encode())
+    while answer["status"] != "done":
         time.sleep(0.01)
-        answer = fetch(urllib.request.Request(f"{address}/jobs/{answer['job']}"))
-    if answer["status"] == "failed":
-        raise RuntimeError(f"{video_id}: {answer}")
+        answer = fetch("GET", f"/jobs/{answer['job']}")
     return time.perf_counter() - start
-
-
-def fetch(request: urllib.request.Request) -> dict[str, Any]:
-    """The JSON of an answer."""
-    with urllib.request.urlopen(request, timeout=300) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-    return found
 
 
 def row(name: str, clients: int, times: Sequence[float], wall: float) -> dict[str, Any]:
@@ -99,7 +101,8 @@ def main() -> None:
         for clients in options.clients:
             with ThreadPoolExecutor(clients) as pool:
                 start = time.perf_counter()
-                found = list(pool.map(lambda query: ask(address, query), queries))
+                numbers = (number % clients for number in range(len(queries)))
+                found = list(pool.map(partial(ask, address), queries, numbers))
                 rows.append(row("service", clients, found, time.perf_counter() - start))
     for one in rows:
         one["p99 over one client"] = one["p99 ms"] / rows[1]["p99 ms"]
