@@ -56,7 +56,7 @@ pytestmark = pytest.mark.slow
 MARKER = "marker-QXZ7"
 VIDEO = f"in/{MARKER}.mp4"
 RUN = "run-1"
-STAGES = {"manifest", "videos", "frames", "features", "training_views", "teacher_embeddings", "pseudo_labels", "search"}
+STAGES = {"manifest", "videos", "frames", "features", "training_views", "pseudo_labels", "search"}
 STAGES |= {"duplicate_pairs", "duplicate_groups", "watch_matches", "watch", "marks", "models", "mlflow"}
 
 
