@@ -285,7 +285,7 @@ def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.inner_pictures import IN_A_PART
     from hapvr.scorer.segments import clock
 
-    chance = "       " if match.probability is None else _chance(match.probability)
+    chance = _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
     marked += f"  {IN_A_PART}" * match.inner_picture
     shown = ""
@@ -302,8 +302,10 @@ def _match_lines(match: Match) -> list[str]:
     return lines
 
 
-def _chance(probability: float) -> str:
+def _chance(probability: float | None) -> str:
     """A probability; only what is certain has 100.0 %."""
+    if probability is None:
+        return " " * 7
     return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
 
 

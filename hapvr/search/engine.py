@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
+from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment
@@ -100,7 +101,7 @@ class SearchEngine:
         deadline: Deadline = NEVER,
     ) -> tuple[list[ScoredCandidate], dict[str, str]]:
         """Candidates of all views of a query, best first, each by the view that is closest to it, and as `score` why others
-        have none.
+        have none. Where the whole picture is a match, it counts: the calibration knows whole pictures only.
 
         views: of `VideoScorer.views`. allowed, and errors: as of `shortlist`, where no view says anything, and of `score`.
         """
@@ -116,11 +117,18 @@ class SearchEngine:
             found, missing = self.score(view, shortlist, deadline)
             lost |= missing
             for one in found:
-                if one.video_id not in best or one.similarity > best[one.video_id].similarity:
+                known = best.get(one.video_id)
+                if known is None or (one.similarity > known.similarity and not self._matches_whole(known)):
                     best[one.video_id] = replace(one, view=number)
         if len(refused) == len(views):
             raise refused[0]
         return sorted(best.values(), key=lambda one: (-one.similarity, one.video_id)), lost
+
+    def _matches_whole(self, one: ScoredCandidate) -> bool:
+        calibration = self.scorer.calibration
+        if one.view or calibration is None:
+            return False
+        return calibration.verdict(one.similarity, precision=DEFAULT_PRECISION) == "match"
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.

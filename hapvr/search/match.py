@@ -125,12 +125,12 @@ def printable(text: str) -> str:
 class Match:
     """A video of the collection that may show footage of the query.
 
-    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference.
-    probability: of a match, in [0, 1], for the prior of the answer; None from a model without calibration. segments: the
-    longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where
-    no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since: who and
-    when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes. inner_picture:
-    whether a part of the query's picture matches rather than the whole, see `hapvr.scorer.inner_pictures`.
+    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference. probability:
+    of a match, in [0, 1], for the prior of the answer; None from a model without calibration, and for an inner picture.
+    segments: the longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1];
+    None where no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since:
+    who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
+    inner_picture: whether a part of the query's picture matches rather than the whole, see `hapvr.scorer.inner_pictures`.
     """
 
     query: str
@@ -221,13 +221,19 @@ def verdict_of(
     *,
     mark: str = "",
     same_file: bool = False,
+    inner_picture: bool = False,
     prior: float | None = None,
 ) -> Verdict | None:
-    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration."""
+    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration.
+
+    inner_picture: the similarity is of a part of the picture, for which no calibration is fitted: never sure.
+    """
     if mark:
         return "match" if mark == "match" else "no match"
     if same_file:
         return "match"
+    if inner_picture and calibration is not None:
+        return "unsure"
     return None if calibration is None else calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
 
 

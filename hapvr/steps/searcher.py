@@ -257,7 +257,12 @@ class Searcher(SearchEngine):
                     marked_by=by,
                     marked_since=since,
                     verdict=verdict_of(
-                        scorer.calibration, candidate.similarity, mark=said, same_file=same_file, prior=options.prior
+                        scorer.calibration,
+                        candidate.similarity,
+                        mark=said,
+                        same_file=same_file,
+                        inner_picture=candidate.view > 0,
+                        prior=options.prior,
                     ),
                     same_file=same_file,
                     inner_picture=candidate.view > 0,
@@ -352,10 +357,10 @@ class Searcher(SearchEngine):
             content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
             same_file = content != "" and content == query.sha256
             probability = None
-            if calibration is not None:
+            if calibration is not None and (same_file or not one.view):
                 probability = 1.0 if same_file else calibration.probability(one.similarity, prior=options.prior)
             mark = marks.of(query.sha256, content) if query.sha256 else None
-            unlikely = probability is not None and probability < options.min_probability
+            unlikely = (probability or 0.0) < options.min_probability
             if not unlikely if mark is None else mark.verdict == "match":
                 yield one, probability, mark, same_file
 

@@ -146,7 +146,9 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
     found = [_stored(project.root, _place(key)) for key in project.root.list_folders(STAGE)]
     rows = [row for table in found if table is not None for row in table.to_pylist()]
-    return sorted(rows, key=lambda row: (-row["probability"], row["watch_list"], row["query"], row["video_id"]))
+    return sorted(
+        rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
+    )
 
 
 def check_watch_matches(root: DataRoot, key: str) -> None:

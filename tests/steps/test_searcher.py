@@ -122,6 +122,7 @@ def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> 
     best = searcher.answer(query, SearchOptions()).matches[0]
     assert best.reference == "in/long.mp4"
     assert best.inner_picture
+    assert (best.verdict, best.probability) == ("unsure", None), "calibrations are fitted on whole pictures"
     assert best.offset_s == 10
     (whole, *_), _ = searcher.find(searcher.scorer.views(query.features)[:1])
     assert whole.similarity < 0.5 < 0.7 < best.similarity
