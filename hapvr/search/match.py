@@ -226,15 +226,16 @@ def verdict_of(
 ) -> Verdict | None:
     """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration.
 
-    inner_picture: the similarity is of a part of the picture, for which no calibration is fitted: never sure.
+    inner_picture: the similarity is of a part of the picture, for which no calibration is fitted: never a match.
     """
     if mark:
         return "match" if mark == "match" else "no match"
     if same_file:
         return "match"
-    if inner_picture and calibration is not None:
-        return "unsure"
-    return None if calibration is None else calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
+    if calibration is None:
+        return None
+    verdict = calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
+    return "unsure" if inner_picture and verdict == "match" else verdict
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
