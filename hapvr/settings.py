@@ -82,10 +82,6 @@ class IndexSettings(Settings):
         description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
         "eight times as fast",
     )
-    ray_workers: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="workers on a Ray cluster that build the index, each a part of it; 0: this process builds it",
-    )
     cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
         default=2**30, description="memory for parts of the index that were read"
     )

@@ -48,7 +48,8 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert second.videos.filter(pl.col("status") != "ok")["video_id"].to_list() == ["more/bad.mp4"]
     best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
     assert best.reference == "more/3.mp4"
-    assert best.probability > 0.9 > 0.5 > other.probability
+    assert (best.verdict, best.probability > 0.9) == ("match", True)
+    assert other.verdict != "match"
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     champion = champion_of(tracker.client, name)
     assert champion is not None

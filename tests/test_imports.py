@@ -52,7 +52,6 @@ def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
         ("mlflow", {Path("hapvr/registry")}),
         ("dagster_pipes", {Path("hapvr/trainer.py")}),
         ("lance", {Path("hapvr/search/vectors.py")}),
-        ("lance_ray", {Path("hapvr/search/vectors.py")}),
         ("fastapi", {Path("hapvr/serving")}),
         ("starlette", {Path("hapvr/serving")}),
         ("uvicorn", {Path("hapvr/serving")}),

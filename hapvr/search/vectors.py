@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError, MissingPartError
+from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.settings import IndexSettings, first_line
 
@@ -24,9 +24,6 @@ os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future
 # lists, and some lists become a hundred times as long as the others (docs/results.md).
 os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
 import lance
-
-ENGINE_VARIABLES = ("LANCE_LOG", "LANCE_USE_HNSW_SPEEDUP_INDEXING")
-"""Environment variables that other processes that build the index must have, too."""
 
 VECTOR = "vector"
 BLOCK = 8
@@ -43,7 +40,7 @@ SAMPLE_RATE = 64
 MAX_NEW_RATE = 0.05
 """Rows outside the index, as a part of all rows, from which on they are added to it."""
 MAX_PARTS = 16
-"""Parts of an index, in addition to those of `ray_workers`; with more it is rebuilt."""
+"""Parts of an index; with more it is rebuilt."""
 MAX_FRAGMENTS = 48
 """Fragments of a table, from which on small ones are joined: a search opens every one."""
 FRAGMENT_ROWS = 2**20
@@ -51,7 +48,6 @@ FRAGMENT_ROWS = 2**20
 KEEP_S = 3600.0
 """How long a version stays readable for searches that have it open."""
 REBUILD = "`hapvr index build` makes it again"
-UNRAY = "set search.index.ray_workers to 0 to build it in this process"
 
 
 class VectorTable:
@@ -265,7 +261,7 @@ class VectorTable:
         indexed, parts = self.index_parts()
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
-            if rebuild or not parts or parts >= MAX_PARTS + settings.ray_workers:
+            if rebuild or not parts or parts >= MAX_PARTS:
                 self._build(max(1, min(rows // LIST_ROWS, MAX_LISTS)))
             elif rows - indexed > MAX_NEW_RATE * rows:
                 self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
@@ -275,10 +271,7 @@ class VectorTable:
     def _build(self, num_lists: int) -> None:
         options = {"metric": METRIC, "replace": True, "num_partitions": num_lists, "sample_rate": SAMPLE_RATE}
         options["num_bits"] = self._settings.code_bits
-        if self._settings.ray_workers:
-            _build_on_ray(str(self._dataset.uri), self._settings.ray_workers, options)
-        else:
-            self._dataset.create_index(VECTOR, "IVF_RQ", **options)
+        self._dataset.create_index(VECTOR, "IVF_RQ", **options)
 
     def forget_all_versions(self) -> None:
         """Remove all versions but the last, and every file that it is not read from; other writers must be kept out."""
@@ -309,41 +302,6 @@ def _naming_damage(place: str) -> Iterator[None]:
         if "conflict" in str(error).lower():
             raise _other_writer(place) from error
         raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {REBUILD}") from error
-
-
-def _build_on_ray(place: str, workers: int, options: dict[str, Any]) -> None:
-    """Index the last version of a dataset on the Ray cluster of RAY_ADDRESS, or the one this machine is a node of.
-
-    The centres of the lists are computed here, and each worker codes the rows of some fragments. Nodes must reach `place`
-    and have the same installation. Raises MissingPartError without the integration, ConfigError without a cluster.
-    """
-    try:
-        import lance_ray
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingPartError(
-            f"search: building on a Ray cluster needs `pip install '.[cluster]'` ({error}); or {UNRAY}"
-        ) from error
-    try:
-        ray.init("auto", ignore_reinit_error=True, log_to_driver=False)
-    except (ConnectionError, RuntimeError) as error:
-        raise ConfigError(
-            f"search: no Ray cluster answers ({error}); start its nodes with `ray start`, or {UNRAY}"
-        ) from error
-    environment = {name: os.environ[name] for name in ENGINE_VARIABLES}
-    lance_ray.create_index(
-        place,
-        VECTOR,
-        "IVF_RQ",
-        num_workers=workers,
-        ray_remote_args={
-            "num_cpus": 1,
-            "scheduling_strategy": "SPREAD",
-            "runtime_env": {"env_vars": environment},
-        },
-        storage_options=_storage_options(place) or {},
-        **options,
-    )
 
 
 def _other_writer(place: str) -> DataError:
