@@ -28,7 +28,7 @@ demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz year lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ docs: $(STAMP) ## write docs/configuration.md from the configuration models, and
 FUZZ ?= 100
 fuzz: $(STAMP) ## damaged files and requests, FUZZ times as many as the tests try, and others each time
 	FUZZ=$(FUZZ) $(PYTEST) --timeout 0 -m "slow or not slow" tests/fuzz
+
+year: $(STAMP) ## a simulated year of weekly re-trainings, most of which go wrong
+	WEEKS=52 $(PYTEST) --timeout 0 -m slow tests/orchestration/test_year.py
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

@@ -77,9 +77,21 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
             tracker_of(opened).fail_if_running(mlflow_run)
         if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
-            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, context.dagster_event.message or ""))
+            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said(context)))
 
     return close
+
+
+def said(context: dg.RunStatusSensorContext) -> str:
+    """Why the run failed: what its first failed step said, or Dagster itself."""
+    run_id = context.dagster_run.run_id
+    for entry in context.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        failure = entry.get_dagster_event().step_failure_data
+        if failure.user_failure_data and failure.user_failure_data.description:
+            return failure.user_failure_data.description
+        if failure.error:
+            return (failure.error.cause or failure.error).message.strip()
+    return context.dagster_event.message or ""
 
 
 @dg.sensor(

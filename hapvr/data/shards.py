@@ -178,7 +178,8 @@ class Shard:
         if index is None:
             self.read()
         with self.corruption_errors():
-            return pq.ParquetFile(self.root.open(self.data_name), pre_buffer=self.root.local is None)
+            file, remote = self.root.open(self.data_name), self.root.local is None
+            return pq.ParquetFile(file, pre_buffer=remote, page_checksum_verification=True)
 
     def corruption_errors(self) -> AbstractContextManager[None]:
         """Turn errors of a block that reads the data file into a DamagedError with its name."""

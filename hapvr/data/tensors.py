@@ -94,6 +94,7 @@ class RowWriter:
             use_dictionary=["video_id"],
             write_statistics=["video_id"],
             data_page_size=MAX_PAGE_BYTES,
+            write_page_checksum=True,
         )
 
     def __enter__(self) -> RowWriter:

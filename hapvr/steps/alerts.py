@@ -188,8 +188,9 @@ class Delivery:
 
 def training_failed(run: str, said: str) -> Concern:
     """run: the key of the training, which its retries have, too."""
-    hint = f"`hapvr train --run {run}` resumes it, once the reason is gone"
-    return Concern("training_failed", f"training/{run}", f"training {run} failed: {said}; {hint}")
+    return Concern(
+        "training_failed", f"training/{run}", f"training {run} failed: {said}; run it again once the reason is gone"
+    )
 
 
 def run_failed(job: str, run: str, said: str) -> Concern:
