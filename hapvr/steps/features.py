@@ -22,8 +22,9 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
+from hapvr.model.frame_extras import extras_rows
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
+from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
@@ -53,6 +54,12 @@ def pooled_dims(project: Project, whitening: Whitening) -> int:
     return len(whitening.mean) if project.config.features.pooled else 0
 
 
+def num_rows(project: Project, whitening: Whitening) -> int:
+    """Rows of D values that a frame's features take: its regions, and its extras where the configuration asks for them."""
+    pooled = pooled_dims(project, whitening)
+    return project.config.backbone.num_regions + (extras_rows(pooled, whitening.dims) if pooled else 0)
+
+
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row.
 
@@ -79,14 +86,13 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
         for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
+            yield VideoEntry(row, feature_columns(video_id, values.numpy(), times.popleft()), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
         inputs={"frames": frames_digest(frames)},
-        columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
+        columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
         made_with=embed.environment,
