@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -26,8 +25,6 @@ from hapvr.demo.edits import (
     HARD_EDITS,
     IN_LONGER_FOOTAGE,
     LIGHT_EDITS,
-    PART_EDITS,
-    PART_LENGTHS_S,
     STRONG_EDITS,
     Times,
     true_times,
@@ -129,9 +126,9 @@ def make_clips_benchmark(
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. edits: COPIES_PER_CLIP usual ones of each query, half of them ND; with hard edits
-    each query gets one copy of each, and with both one more in longer footage; with parts one of each length that it is
-    longer than. A part of the clips, DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips'
-    content alone. progress: counts queries. Raises DataError for fewer than two different clips that can be decoded.
+    each query gets one copy of each, and with both one more in longer footage. A part of the clips, DISTRACTOR_RATE, are not
+    queries. Which clips and which edits depends on the clips' content alone. progress: counts queries. Raises DataError for
+    fewer than two different clips that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=name)
     groups = sorted(groups, key=lambda group: group[0].draw())
@@ -172,14 +169,16 @@ def split_user_videos(
     moved. A held-out part of a single clip borrows training clips as distractors. The edits that combine two videos show
     a clip that is held out in the other part: it is neither a query of this part nor trained on.
 
-    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded, before any is where the names say so.
+    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded.
     """
-    entries = scan_folder(videos, source=source.name).entries
-    scenes, files = scenes or {}, {path_of_text(one.uri) for one in entries} if files is None else files
-    _require_scenes({scenes.get(text_of_path(file.relative_to(videos)), file) for file in files}, videos)
     groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
-    units = _scenes(groups, scenes, trained)
-    _require_scenes(units, videos, unusable)
+    units = _scenes(groups, scenes or {}, trained)
+    if len(units) < MIN_CLIPS:
+        raise DataError(
+            f"own videos: {videos} has too few different clips or scenes, {len(units)} ({len(unusable)} unusable files); training "
+            f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
+            f"`hapvr index add {shlex.quote(str(videos))}`"
+        )
     rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
     num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
     borders = (0, num_test, num_test + num_validation, len(units))
@@ -200,15 +199,6 @@ def split_user_videos(
     kept_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
     paths = {clip.path for group in train for clip in group} | unusable.keys()
     return UserSplit(tuple(sorted(paths)), tuple(sorted(kept_out)), unusable)
-
-
-def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
-    if len(scenes) < MIN_CLIPS:
-        raise DataError(
-            f"own videos: {videos} has too few different clips or scenes, {len(scenes)} ({len(unusable)} unusable files); training "
-            f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
-            f"`hapvr index add {shlex.quote(str(videos))}`"
-        )
 
 
 def _scenes(
@@ -283,10 +273,10 @@ def _build_benchmark(
                 times[task.clip.file] = result
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
-        if not any(times.values()):
+        if not usable:
             raise DataError(
-                f"benchmark {name}: none of its {len(queries)} queries has a copy; parts need queries that are longer and a "
-                f"clip that is none; add clips. {'; '.join(message for _, message in failures.values())}"
+                f"benchmark {name}: none of its {len(queries)} queries can be decoded; add clips. "
+                + "; ".join(message for _, message in failures.values())
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / clip.original)
@@ -312,16 +302,13 @@ def _build_benchmark(
 
 
 def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits or different usual edits, half of them light, and the clip in longer footage; or all parts.
+    """All hard edits or different usual edits, half of them light, and the clip in longer footage.
 
     combine: whether two videos may be.
     """
     allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
     if edits == "hard":
         return tuple(kind for kind in (*HARD_EDITS, IN_LONGER_FOOTAGE) if kind in allowed)
-    if edits == "parts":
-        lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
-        return tuple(kind for kind, length_s in lengths if kind in allowed and length_s < (clip.duration_s or math.inf))
     rng = numpy_rng(SEED, "kinds", clip.sha256)
     strong = [kind for kind in STRONG_EDITS if kind in allowed]
     light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
