@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns, tensor_field
+from hapvr.data.tensors import frame_fields, tensor_field
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.settings import NUM_REGIONS
 
@@ -34,17 +33,7 @@ INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
     """The columns for [num_regions, dims] features, the rows of frame extras included."""
-    return (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("frame_index", pa.int32(), nullable=False),
-        pa.field("timestamp_s", pa.float64(), nullable=False),
-        tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
-    )
-
-
-def feature_columns(video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float]) -> Columns:
-    """The rows of one video, column by column in the order of `fields`. regions: [T, R, D]; timestamps_s: T seconds."""
-    return [video_id] * len(regions), range(len(regions)), timestamps_s, regions
+    return frame_fields(tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
 
 
 class FeatureFile:

@@ -14,12 +14,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
+from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.tensors import frame_columns
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
 from hapvr.model.frame_extras import extras_rows
@@ -86,7 +87,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
         for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            yield VideoEntry(row, feature_columns(video_id, values.numpy(), times.popleft()), len(values))
+            yield VideoEntry(row, frame_columns(video_id, times.popleft(), values.numpy()), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
@@ -158,7 +159,7 @@ def import_features(
                 else:
                     count = len(video.features)
                     times = (np.arange(count) / fps).tolist()
-                    columns = feature_columns(video.video_id, video.features, times)
+                    columns = frame_columns(video.video_id, times, video.features)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
