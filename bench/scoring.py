@@ -106,10 +106,9 @@ def main() -> None:
     parser.add_argument("--videos", type=int, default=24, help="queries, and as many references")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     rows = [measure(count, num_videos=options.videos, rounds=options.rounds, device=device) for count in options.frames]
     show([row for part in rows for row in part])

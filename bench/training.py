@@ -1,7 +1,6 @@
 """A training step against a plain implementation of it, and the paper's batch.
 
-    python -m bench.training [--parts step paper] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
-        [--threads N]
+    python -m bench.training [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda] [--threads N]
 
 step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512 values. The plain
 implementation is written from the equations: it computes each pair of clips by itself, and each term of the objective by
@@ -162,20 +161,16 @@ def _status_mib(name: str) -> float:
 def main() -> None:
     """Measures and prints tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=["step", "paper"], default=["step", "paper"])
     parser.add_argument("--clips", type=int, default=32)
     parser.add_argument("--frames", type=int, default=28)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    if "step" in options.parts:
-        show(measure_step(options, device))
-    if "paper" in options.parts:
-        show(measure_paper(options, device))
+    show(measure_step(options, device))
+    show(measure_paper(options, device))
 
 
 if __name__ == "__main__":
