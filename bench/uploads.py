@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hapvr.demo.clips_benchmark import UserClip, load_frames
-from hapvr.demo.edits import ALL_EDITS, Edit, Rows, crop_to, excerpt_rows, part_edit, resized
+from hapvr.demo.edits import ALL_EDITS, Edit, Rows, crop_to, excerpt_rows, resized
 from hapvr.demo.output import write_mp4
 from hapvr.demo.scene import Pixels, Rng
 from hapvr.seeding import numpy_rng
@@ -128,8 +128,8 @@ UPLOADS: dict[str, Edit] = {
     "odd speed": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=_speed_rows),
     "fast grey noise": ALL_EDITS["fast_grey_noise"],
     "flip blur bars": ALL_EDITS["flip_blur_pad"],
-    "3 s in a film": part_edit(3),
-    "10 s in a film": part_edit(10),
+    "3 s in a film": ALL_EDITS["part_3s"],
+    "10 s in a film": ALL_EDITS["part_10s"],
 }
 """What is done to a query by name; the first three are easy."""
 

@@ -235,7 +235,11 @@ def make(
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
     name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
     edits: Annotated[
-        Literal["usual", "hard"], typer.Option(help="`hard`: each copy is altered by several strong edits.")
+        Literal["usual", "hard", "parts"],
+        typer.Option(
+            help="`hard`: each copy is altered by several strong edits. `parts`: a copy shows 3, 5, 10 or 30 s of the clip in "
+            "longer footage of another."
+        ),
     ] = "usual",
     as_json: JsonOption = False,
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import shutil
@@ -25,6 +26,8 @@ from hapvr.demo.edits import (
     HARD_EDITS,
     IN_LONGER_FOOTAGE,
     LIGHT_EDITS,
+    PART_EDITS,
+    PART_LENGTHS_S,
     STRONG_EDITS,
     Times,
     true_times,
@@ -126,9 +129,9 @@ def make_clips_benchmark(
     """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
 
     name: first part of the video ids. edits: COPIES_PER_CLIP usual ones of each query, half of them ND; with hard edits
-    each query gets one copy of each, and with both one more in longer footage. A part of the clips, DISTRACTOR_RATE, are not
-    queries. Which clips and which edits depends on the clips' content alone. progress: counts queries. Raises DataError for
-    fewer than two different clips that can be decoded.
+    each query gets one copy of each, and with both one more in longer footage; with parts one of each length that it is
+    longer than. A part of the clips, DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips'
+    content alone. progress: counts queries. Raises DataError for fewer than two different clips that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=name)
     groups = sorted(groups, key=lambda group: group[0].draw())
@@ -273,10 +276,10 @@ def _build_benchmark(
                 times[task.clip.file] = result
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
-        if not usable:
+        if not any(times.values()):
             raise DataError(
-                f"benchmark {name}: none of its {len(queries)} queries can be decoded; add clips. "
-                + "; ".join(message for _, message in failures.values())
+                f"benchmark {name}: none of its {len(queries)} queries has a copy; parts need queries that are longer and a "
+                f"clip that is none; add clips. {'; '.join(message for _, message in failures.values())}"
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / clip.original)
@@ -302,13 +305,16 @@ def _build_benchmark(
 
 
 def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits or different usual edits, half of them light, and the clip in longer footage.
+    """All hard edits or different usual edits, half of them light, and the clip in longer footage; or all parts.
 
     combine: whether two videos may be.
     """
     allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
     if edits == "hard":
         return tuple(kind for kind in (*HARD_EDITS, IN_LONGER_FOOTAGE) if kind in allowed)
+    if edits == "parts":
+        lengths = dict(zip(PART_EDITS, PART_LENGTHS_S, strict=True))
+        return tuple(kind for kind in lengths if kind in allowed and lengths[kind] < (clip.duration_s or math.inf))
     rng = numpy_rng(SEED, "kinds", clip.sha256)
     strong = [kind for kind in STRONG_EDITS if kind in allowed]
     light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]

@@ -33,7 +33,7 @@ MAX_STEP_S = 0.5
 """The original's time jumps where it moves further than this from one frame of the copy to the next."""
 MIN_STEP_FRAMES = 3
 """Triple speed is not a jump, however few frames a second there are."""
-MAX_PART_LENGTH_S = 30
+PART_LENGTHS_S = (3, 5, 10, 30)
 PART_TOUCHES = ("low_bitrate", "logo", "crop", "color", "text")
 PART_SPEEDS = (0.75, 1.0, 1.0, 1.0, 1.25, 1.5)
 PART_SHARE = 3
@@ -385,17 +385,18 @@ HARD_EDITS: dict[str, Edit] = {
 }
 
 
-def part_edit(length_s: float) -> Edit:
+def part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
     """A part of the video, touched up, in longer footage of the donor."""
 
     def touch_up(frames: Pixels, rng: Rng) -> Pixels:
         return EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng)
 
-    return Edit("part", touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
+    return Edit(label, touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
 
 
+PART_EDITS = {f"part_{length_s}s": part_edit(length_s) for length_s in PART_LENGTHS_S}
 IN_LONGER_FOOTAGE = "in_longer_footage"
 """What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
-ALL_EDITS = EDITS | HARD_EDITS | {IN_LONGER_FOOTAGE: part_edit(MAX_PART_LENGTH_S)}
+ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: part_edit(PART_LENGTHS_S[-1], "part")}
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")
