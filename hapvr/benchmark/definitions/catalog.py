@@ -197,16 +197,14 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
     name = str(name_or_folder)
     if published_files is not None and name in READERS:
         return READERS[name](published_files, name=name)
-    if name in NOT_SHIPPED:
-        raise DataError(
-            f"benchmark {NOT_SHIPPED[name]}: its ids are not shipped; give the folder of its published files"
-        )
-    if published_files is not None:
-        raise DataError(f"benchmark {name!r}: files of authors are read for {', '.join(READERS)}; leave them out")
-    if name in SHIPPED:
+    if published_files is None and name in SHIPPED:
         with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
             return read_definition(folder)
-    if (Path(name) / "benchmark.json").is_file():
+    if published_files is None and (Path(name) / "benchmark.json").is_file():
         return read_definition(Path(name))
-    known = ", ".join(SHIPPED | NOT_SHIPPED)
-    raise DataError(f"benchmark {name!r}: neither a known name ({known}) nor a folder with a benchmark.json")
+    problem = f"neither a known name ({', '.join(SHIPPED | NOT_SHIPPED)}) nor a folder with a benchmark.json"
+    if published_files is not None:
+        problem = f"files of authors are read for {', '.join(READERS)}; leave them out"
+    elif name in NOT_SHIPPED:
+        problem = f"{NOT_SHIPPED[name]}; its ids are not shipped, so give the folder of its published files"
+    raise DataError(f"benchmark {name!r}: {problem}")

@@ -32,7 +32,7 @@ def test_load_definition_refuses_unknown_names_and_missing_files(tmp_path):
     """An unknown name lists the known ones; VCDB without its files says what to give; shipped ones need none."""
     with pytest.raises(DataError, match=r"neither a known name .*fivr-5k.* nor a folder"):
         load_definition("fivr-6k")
-    with pytest.raises(DataError, match=r"VCDB core.*annotation/\*\.txt.*its ids are not shipped"):
+    with pytest.raises(DataError, match=r"VCDB core.*annotation/\*\.txt.*; its ids are not shipped"):
         load_definition("vcdb")
     with pytest.raises(DataError, match="files of authors are read for svd, vcdb"):
         load_definition("evve", published_files=tmp_path)
