@@ -210,10 +210,10 @@ def make_demo_corpus(
     done = total - sum(len(clips) for _, clips in tasks)
     progress(done, total)
     limits = SamplingConfig(workers=workers, timeout_s=INCIDENT_TIMEOUT_S)
-    for (_, clips), failure in in_workers(partial(render_incident, seed=seed), tasks, config=limits):
+    for (_, planned), failure in in_workers(partial(render_incident, seed=seed), tasks, config=limits):
         if isinstance(failure, VideoError):
-            raise DataError(f"demo corpus: {clips[0].footage.incident} cannot be filmed: {failure}; run it again")
-        done += len(clips)
+            raise DataError(f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; run it again")
+        done += len(planned)
         progress(done, total)
     for split_folder, plan in list(plans.items())[1:]:
         if not is_complete(split_folder):
