@@ -1,4 +1,4 @@
-"""HAP-VR's training step from its equations, computing every pair by itself; what `bench.training` compares with."""
+"""HAP-VR's score and training step from their equations, one pair of videos at a time; what the benchmarks compare with."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def plain_step(
 ) -> Tensor:
     """The total loss [] of a batch, with the weights of `step`; arguments as for it."""
     weights = dict(step.network.named_parameters())
-    clips = [_attend(clip, weights) for clip in regions]
+    clips = [attend(clip, weights) for clip in regions]
     frames, rows, overshoot = {}, [], regions.new_zeros(())
     for i, query in enumerate(clips):
         row = []
         for j, reference in enumerate(clips):
-            frame = torch.einsum("tid,sjd->tsij", query, reference).max(dim=3).values.mean(dim=2)
-            raw = _compare(frame, weights)
+            frame = frame_similarity(query, reference)
+            raw = compare(frame, weights)
             refined = raw.clamp(-1, 1)
             overshoot = overshoot + (raw - refined).abs().sum()
             row.append(refined.max(dim=1).values.mean())
@@ -33,12 +33,19 @@ def plain_step(
     return _objective(video, labels, frames, frame_labels, pair_index) + overshoot
 
 
-def _attend(features: Tensor, weights: dict[str, Tensor]) -> Tensor:
+def attend(features: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    """x <- sigmoid(u . tanh(W x + b)) x. features: [T, R, D]."""
     hidden = torch.tanh(features @ weights["attention.transform.weight"].T + weights["attention.transform.bias"])
     return features * torch.sigmoid(hidden @ weights["attention.context_vector.weight"].T)
 
 
-def _compare(frame: Tensor, weights: dict[str, Tensor]) -> Tensor:
+def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
+    """[T_q, T_r] of two videos [T, R, D]: the mean over the query's regions of the largest product."""
+    return torch.einsum("tid,sjd->tsij", query, reference).max(dim=3).values.mean(dim=2)
+
+
+def compare(frame: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    """What the network's convolutions make of frame similarities [T_q, T_r]."""
     hidden = frame[None, None]
     for layer in ("conv1", "conv2"):
         hidden = F.conv2d(hidden, weights[f"comparator.{layer}.weight"], weights[f"comparator.{layer}.bias"], padding=1)

@@ -5,16 +5,14 @@
 Three in ten clips are originals, one is shown within a film, one is other footage in uploads and never searched, and the
 rest are distractors; what a clip becomes depends on its content. Long originals are searched by their first half: the
 second shows the same at another time, a look-alike. Choices are made on the validation half of the queries; `--test`
-asks the other half. Systems: votes of frames, fine scores of the whole picture, and the answer of a search. The last
-table lists videos that rank first for several uploads of an original that they are not labelled with: look whether they share
-footage, and name those that do in FILE, a line each, which leaves them out.
+asks the other half. Systems: votes of frames, fine scores of the whole picture, and the answer of a search. FILE names clips
+that share footage with others, a line each, which leaves them out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,19 +134,8 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
             yield row
 
 
-def suspects(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]) -> Iterator[dict[str, Any]]:
-    """Pairs without a label of which the second ranks first for several uploads of the first."""
-    firsts: Counter[tuple[str, str]] = Counter()
-    for upload, systems in zip(uploads, found, strict=True):
-        first = max(systems["fine"], key=lambda name: systems["fine"][name], default=upload.original)
-        firsts[upload.original, first] += first != upload.original
-    for (original, other), times in firsts.most_common():
-        if times > 1:
-            yield {"original": original, "ranks first": other, "of its uploads": times}
-
-
 def main() -> None:
-    """Measures and prints two tables."""
+    """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--videos", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -161,7 +148,6 @@ def main() -> None:
     found = list(ask(open_searcher(options.out), uploads))
     (options.out / f"found-{part}.json").write_text(json.dumps(found), encoding="utf-8")
     show(list(table(uploads, found)))
-    show(list(suspects(uploads, found)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bench.plain_step import attend, compare, frame_similarity
 from bench.table import ratio, show, take_turns
 from hapvr.model.clips import Limits, PackedVideos
 from hapvr.model.network import SimilarityNetwork
@@ -27,22 +28,9 @@ from hapvr.seeding import torch_rng
 REGIONS, DIMS = 9, 512
 
 
-def attend(features: Tensor, weights: dict[str, Tensor]) -> Tensor:
-    """x <- sigmoid(u . tanh(W x + b)) x. features: [T, R, D]."""
-    hidden = torch.tanh(features @ weights["attention.transform.weight"].T + weights["attention.transform.bias"])
-    return features * torch.sigmoid(hidden @ weights["attention.context_vector.weight"].T)
-
-
 def plain_similarity(query: Tensor, reference: Tensor, weights: dict[str, Tensor]) -> Tensor:
     """Video similarity [] of one pair of embeddings [T, R, D], from the equations."""
-    regions = torch.einsum("tid,sjd->tsij", query, reference)
-    hidden = regions.max(dim=3).values.mean(dim=2)[None, None]
-    for layer in ("conv1", "conv2"):
-        hidden = F.conv2d(hidden, weights[f"comparator.{layer}.weight"], weights[f"comparator.{layer}.bias"], padding=1)
-        hidden = F.max_pool2d(F.relu(hidden), 2)
-    hidden = F.relu(F.conv2d(hidden, weights["comparator.conv3.weight"], weights["comparator.conv3.bias"], padding=1))
-    refined = F.conv2d(hidden, weights["comparator.output.weight"], weights["comparator.output.bias"])
-    rows = refined[0, 0].clamp(-1, 1)
+    rows = compare(frame_similarity(query, reference), weights).clamp(-1, 1)
     num_best = max(round(0.03 * rows.shape[1]), 1)
     best = rows.max(dim=1).values if num_best == 1 else rows.topk(num_best, dim=1).values.mean(dim=1)
     return best.mean()
@@ -118,10 +106,9 @@ def main() -> None:
     parser.add_argument("--videos", type=int, default=24, help="queries, and as many references")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     rows = [measure(count, num_videos=options.videos, rounds=options.rounds, device=device) for count in options.frames]
     show([row for part in rows for row in part])

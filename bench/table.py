@@ -36,12 +36,9 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a Markdown table; numbers with three digits."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[_text(row.get(name, "")) for name in names] for row in rows]
+    values = [[row.get(name, "") for name in names] for row in rows]
+    lines = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in values]
     sys.stdout.write(f"{markdown_table(names, lines)}\n")
-
-
-def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _wait_for(device: torch.device | None) -> None:

@@ -1,7 +1,6 @@
-"""A training step against a plain implementation of it, the paper's batch, and cached views against online ones.
+"""A training step against a plain implementation of it, and the paper's batch.
 
-    python -m bench.training [--parts step paper sources] [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda]
-        [--data-root DIR --config configs/demo.yaml] [--threads N]
+    python -m bench.training [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda] [--threads N]
 
 step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512 values. The plain
 implementation is written from the equations: it computes each pair of clips by itself, and each term of the objective by
@@ -9,15 +8,11 @@ comparing all pairs of entries of a row. Memory growth is how much the peak of t
 process of its own for each implementation.
 
 paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in bf16-mixed.
-
-sources: on a project's data (--config, --data-root: what `make demo` leaves), seconds per step from cached views and
-from online ones, each with its own batch, and the share of time that training waits for data.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -152,44 +147,6 @@ def measure_paper(options: argparse.Namespace, device: torch.device) -> list[dic
     ]
 
 
-def measure_sources(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Seconds of steps from cached and from online views on a project's data."""
-    from lightning_fabric import Fabric
-
-    from hapvr.steps.project import Project
-    from hapvr.steps.training import training_shards
-    from hapvr.train.loop import Trainer
-    from hapvr.train.run_folder import History
-
-    results = {}
-    for source, steps in (("cached_views", 30), ("online", 2)):
-        overrides: dict[str, Any] = {"train.source": source, "train.steps": steps, "train.data_workers": 0}
-        if options.data_root:
-            overrides["data_root"] = options.data_root
-        project = Project.open(options.config, overrides=overrides)
-        with tempfile.TemporaryDirectory(prefix="hapvr-benchmark-") as name:
-            folder = Path(name)
-            results[source] = Trainer(
-                project.config,
-                project.root,
-                training_shards(project),
-                data={},
-                folder=folder,
-                fabric=Fabric(accelerator=torch.device(options.device).type, devices=1),
-                open_loggers=lambda first_step, folder=folder: [History(folder, first_step=first_step)],
-            ).fit()
-    per_step = {source: result.seconds / result.steps for source, result in results.items()}
-    return [
-        {
-            "source": source,
-            "seconds per step": per_step[source],
-            "over cached": per_step[source] / per_step["cached_views"],
-            "share of waiting": result.wait_rate,
-        }
-        for source, result in results.items()
-    ]
-
-
 def in_own_process(work: Callable[..., Any], *arguments: Any) -> Any:
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)
@@ -204,24 +161,16 @@ def _status_mib(name: str) -> float:
 def main() -> None:
     """Measures and prints tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=["step", "paper", "sources"], default=["step", "paper"])
     parser.add_argument("--clips", type=int, default=32)
     parser.add_argument("--frames", type=int, default=28)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
-    parser.add_argument("--data-root", help="default: the configuration's")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 for torch's own choice")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     device = torch.device(options.device)
-    if "step" in options.parts:
-        show(measure_step(options, device))
-    if "paper" in options.parts:
-        show(measure_paper(options, device))
-    if "sources" in options.parts:
-        show(measure_sources(options))
+    show(measure_step(options, device))
+    show(measure_paper(options, device))
 
 
 if __name__ == "__main__":

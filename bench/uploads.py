@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hapvr.demo.clips_benchmark import UserClip, load_frames
-from hapvr.demo.edits import ALL_EDITS, Edit, Rows, resized
+from hapvr.demo.edits import ALL_EDITS, Edit, Rows, crop_to, excerpt_rows, resized
 from hapvr.demo.output import write_mp4
 from hapvr.demo.scene import Pixels, Rng
 from hapvr.seeding import numpy_rng
@@ -114,19 +114,6 @@ def _speed_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     return np.asarray((np.arange(max(int(count / speed), 1)) * speed).astype(np.int64))
 
 
-def _excerpt_rows(seconds: int, count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    length = min(max(round(seconds * fps), 1), count)
-    return int(rng.integers(count - length + 1)) + np.arange(length)
-
-
-def _crop_to_30(frames: Pixels, rng: Rng) -> Pixels:
-    height, width = frames.shape[1:3]
-    high, wide = int(height * 0.3**0.5), int(width * 0.3**0.5)
-    top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
-    shown = resized(frames[:, top : top + high, left : left + wide], width_px=width, height_px=height)
-    return stacked(shown, rng, kinds=("color",))
-
-
 EASY = ("text", "crop", "low_bitrate")
 UPLOADS: dict[str, Edit] = {
     **{kind: ALL_EDITS[kind] for kind in EASY},
@@ -135,7 +122,7 @@ UPLOADS: dict[str, Edit] = {
     "split screen": Edit("DS", combines=True, whole=_split_screen),
     "meme frame": Edit("DS", whole=_meme),
     "filmed screen": Edit("DS", _filmed_screen),
-    "crop to 30 %": Edit("DS", _crop_to_30),
+    "crop to 30 %": Edit("DS", lambda frames, rng: stacked(crop_to(frames, 0.3, rng), rng, kinds=("color",))),
     "low light": Edit("DS", lambda frames, rng: _noisy(frames, rng, level=8, brightness=0.2), crf=32),
     "poor": Edit("DS", partial(stacked, kinds=("rescale", "rescale", "color")), crf=44),
     "odd speed": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=_speed_rows),
@@ -148,7 +135,9 @@ UPLOADS: dict[str, Edit] = {
 
 
 EXCERPTS: dict[str, Edit] = {
-    f"{seconds} s of a film": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=partial(_excerpt_rows, seconds))
+    f"{seconds} s of a film": Edit(
+        "DS", partial(stacked, kinds=("crop", "text")), rows=partial(excerpt_rows, length_s=seconds)
+    )
     for seconds in (2, 5, 10)
 }
 """What is taken of a clip that is to be found in a long film."""

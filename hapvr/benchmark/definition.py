@@ -57,12 +57,9 @@ class Task:
 
 CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
 POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH, PART = "positive", "negative", "copy", "match", "not_a_match", "part"
-EASY, AMBIGUOUS, CLEANED = "easy_duplicates", "ambiguous", "cleaned"
-"""Names of exclusion lists."""
-
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
-_evve = partial(Task, positives=frozenset({POSITIVE}), exclusion=AMBIGUOUS, official_empty_query="zero")
+_evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")
 _svd = partial(Task, positives=frozenset({POSITIVE}), pool="labelled_and_unlabelled", official_empty_query="zero")
 _cc = partial(Task, metric="mAP", positives=frozenset("ESLMV"), query_stays=True, official_missing_positive="misses")
 _copies = partial(Task, positives=frozenset({COPY}))
@@ -70,7 +67,7 @@ _copies = partial(Task, positives=frozenset({COPY}))
 TASKS: dict[str, tuple[Task, ...]] = {
     "fivr": tuple(
         Task(name=f"{stem}{letter}{suffix}", metric=metric, positives=frozenset(positives), exclusion=exclusion)
-        for suffix, exclusion in (("", None), ("_h", EASY))
+        for suffix, exclusion in (("", None), ("_h", "easy_duplicates"))
         for letter, metric in _FIVR_METRICS
         for stem, positives in _FIVR_LABELS.items()
     ),
@@ -82,8 +79,8 @@ TASKS: dict[str, tuple[Task, ...]] = {
     "cc_web_video": (
         _cc(name="mAP", pool="labelled"),
         _cc(name="mAP_star"),
-        _cc(name="mAP_c", pool="labelled", exclusion=CLEANED),
-        _cc(name="mAP_c_star", exclusion=CLEANED),
+        _cc(name="mAP_c", pool="labelled", exclusion="cleaned"),
+        _cc(name="mAP_c_star", exclusion="cleaned"),
     ),
     "vcdb": (_copies(name="VCDB_mAP", metric="mAP"), _copies(name="VCDB_uAP", metric="micro-AP")),
     # what nobody looked at says nothing

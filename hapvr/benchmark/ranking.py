@@ -137,12 +137,8 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
     return ranked
 
 
-def relevant_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
-    """Pairs that carry one of the task's positive labels. [Q, N] bool."""
-    return _labelled_pairs(definition, task.positives)
-
-
 def _labelled_pairs(definition: BenchmarkDefinition, labels: frozenset[str]) -> Bools:
+    """Pairs that carry one of the labels. [Q, N] bool."""
     return _pairs_in(definition, definition.labels.filter(pl.col("label").is_in(list(labels))))
 
 
@@ -153,7 +149,7 @@ def relevant_and_irrelevant(
     chosen = next(one for one in definition.tasks if one.name == task)
     pairs = read_pairs(definition, similarities)
     ranked = ranked_pairs(definition, chosen)[pairs.query, pairs.reference] & ~pairs.invalid
-    relevant = relevant_pairs(definition, chosen)[pairs.query, pairs.reference]
+    relevant = _labelled_pairs(definition, chosen.positives)[pairs.query, pairs.reference]
     return pairs.similarity[ranked & relevant], pairs.similarity[ranked & ~relevant]
 
 
@@ -259,7 +255,7 @@ def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, poli
     """The task's ground truth under the policy, applied to the ranking."""
     ranked = ranked_pairs(definition, task)
     ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
-    truth = relevant_pairs(definition, task)
+    truth = _labelled_pairs(definition, task.positives)
     truth &= ranked
     # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
     role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from hapvr.benchmark.protocol import EvaluationResult
+from hapvr.tables import markdown_table
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
@@ -83,11 +84,10 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
     tasks: the columns; None for every task that some row has.
     """
     tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
-    lines = ["| | " + " | ".join(tasks) + " |", "| --- |" + " ---: |" * len(tasks)]
-    for name, row in results.items():
-        cells = [f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [name, *(f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks)] for name, row in results.items()
+    ]
+    return markdown_table(["", *tasks], rows) + "\n"
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:

@@ -55,7 +55,7 @@ def evaluate(
         ),
     ] = False,
     benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
+        Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
     ] = None,
     policy: Annotated[
         Literal["official", "strict", "frozen"], typer.Option(help="What missing videos count as.")
@@ -197,9 +197,9 @@ app = typer.Typer(
 @exit_codes
 def list_(as_json: JsonOption = False) -> None:
     """The definitions that ship with the package."""
-    from hapvr.benchmark.definitions.catalog import list_definitions
+    from hapvr.benchmark.definitions.catalog import NOT_SHIPPED, SHIPPED
 
-    found = list_definitions()
+    found = SHIPPED | NOT_SHIPPED
     text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
     show({"benchmarks": found}, as_json=as_json, text=text)
 
@@ -209,7 +209,7 @@ def list_(as_json: JsonOption = False) -> None:
 def show_(
     benchmark: Annotated[str, typer.Argument(help="A known benchmark, or the folder of one.")],
     benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
+        Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

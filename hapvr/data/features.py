@@ -1,74 +1,52 @@
 """Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order.
 
-With `features.pooled` a row also has the frame's pooled vector before whitening, [C] fp16, and its magnitude, float32.
+With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hapvr.model.frame_extras`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns, tensor_field, tensor_shape
+from hapvr.data.tensors import frame_fields, tensor_field
 from hapvr.errors import DamagedError, DataError
+from hapvr.model.settings import NUM_REGIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STAGE = "features"
-POOLED, MAGNITUDE = EXTRAS_COLUMNS = ("pooled", "magnitude")
 EXTRAS_SETTING = "pooled"
-"""In the settings of shards that have these columns; it does not change their regions."""
+"""In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 
-def fields(*, num_regions: int, dims: int, extras_dims: int = 0) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features. extras_dims: C of pooled vectors, 0 for features without them."""
-    return (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("frame_index", pa.int32(), nullable=False),
-        pa.field("timestamp_s", pa.float64(), nullable=False),
-        tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
-        *extras_fields(extras_dims),
-    )
-
-
-def feature_columns(
-    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *extras: npt.NDArray[np.floating]
-) -> Columns:
-    """The rows of one video, column by column in the order of `fields`.
-
-    regions: [T, R, D]; timestamps_s: T seconds; extras: pooled [T, C] and magnitude [T], where the shard has them.
-    """
-    count = len(regions)
-    return [video_id] * count, range(count), timestamps_s, regions, *extras
+def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
+    """The columns for [num_regions, dims] features, the rows of frame extras included."""
+    return frame_fields(tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
 
 
 class FeatureFile:
     """The features of one shard, by video id. Memory holds at most one row group in addition to what was asked for."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
-        """extras: `regions` appends pooled vectors and magnitudes; DataError where the shard has none."""
+        """extras: `regions` carries frame extras; DataError where the shard has none."""
         index = shard.read()
         file, places = shard.open_data(index), index.places()
-        dims = stored_extras_dims(shard, file, required=extras)
-        self.extras_dims = dims if extras else 0
-        """C of the pooled vectors that `regions` appends, 0 for none."""
+        self._part = frame_part(shard, index.provenance.settings, extras=extras)
         self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
-        columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
-        self._regions = VideoRows(shard, columns, file=file, places=places)
+        self._regions = VideoRows(shard, ["regions"], file=file, places=places)
 
     @property
     def dims(self) -> int:
@@ -95,7 +73,7 @@ class FeatureFile:
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
-        return joined(self._regions.tensors(video_id, first, last))
+        return self._regions.tensors(video_id, first, last, self._part)
 
 
 class FeatureStore:
@@ -105,15 +83,22 @@ class FeatureStore:
     """
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
-        self._shards = [Shard(root, STAGE, key) for key in shard_keys]
-        self.settings: dict[str, Any] = dict(self._shards[0].require({}).settings) if self._shards else {}
+        self._shards = {key: Shard(root, STAGE, key) for key in shard_keys}
+        self.settings: dict[str, Any] = {}
         """What the features were made with; empty without shards."""
-        self._shard_of: dict[str, Shard] = {}
-        self._files: OrderedDict[tuple[str, bool], FeatureFile] = OrderedDict()
-        for shard in self._shards:
+        self._shard_of: dict[str, str] = {}
+        for key, shard in self._shards.items():
             index = shard.read()
+            self.settings = self.settings or dict(index.provenance.settings)
             shard.require(dict.fromkeys(index.provenance.settings) | self.settings)  # the union of both settings
-            self._shard_of |= dict.fromkeys(index.places(), shard)
+            self._shard_of |= dict.fromkeys(index.places(), key)
+
+        @lru_cache(MAX_OPEN_FILES)  # a process may open about a thousand files, and a collection may have more shards
+        def opened(key: str, extras: bool) -> FeatureFile:
+            self._shards[key].require(self.settings)  # it may have been made again since
+            return FeatureFile(self._shards[key], extras=extras)
+
+        self._opened = opened
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
@@ -121,33 +106,23 @@ class FeatureStore:
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
-        return {shard.key: shard.digest() for shard in self._shards}
+        return {key: shard.digest() for key, shard in self._shards.items()}
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
 
-        extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError for features that have none.
+        extras: with frame extras, see `hapvr.model.frame_extras`; DataError for features that have none.
         """
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
-        for video_id, shard in self._shard_of.items():
+        for video_id, key in self._shard_of.items():
             if video_id in wanted:
-                yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
+                yield video_id, torch.from_numpy(self._opened(key, extras).regions(video_id))
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video, one of `available`."""
-        return self._open(self._shard_of[video_id], extras=False).times(video_id)
-
-    def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:
-        """A process may open about a thousand files, and a collection may have more shards."""
-        place = (shard.key, extras)
-        if place not in self._files:
-            shard.require(self.settings)  # it may have been made again since
-            if len(self._files) == MAX_OPEN_FILES:
-                self._files.popitem(last=False)
-            self._files[place] = FeatureFile(shard, extras=extras)
-        return self._files[place]
+        return self._opened(self._shard_of[video_id], False).times(video_id)
 
 
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -157,19 +132,9 @@ def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]
     return finished, tuple(key for key in keys if key not in finished)
 
 
-def extras_fields(extras_dims: int, *, shape: Sequence[int] = ()) -> tuple[pa.Field, ...]:
-    """The columns for pooled vectors of `extras_dims` values, none for 0; shape: (T,) where a row holds a clip of T frames."""
-    if not extras_dims:
-        return ()
-    return (
-        tensor_field(POOLED, shape=(*shape, extras_dims), dtype="float16"),
-        tensor_field(MAGNITUDE, shape=shape, dtype="float32"),
-    )
-
-
-def extras_setting(extras_dims: int) -> dict[str, bool]:
-    """What a shard with pooled vectors adds to its settings."""
-    return {EXTRAS_SETTING: True} if extras_dims else {}
+def extras_setting(extras_dims: int) -> dict[str, int]:
+    """What a shard with frame extras adds to its settings."""
+    return {EXTRAS_SETTING: extras_dims} if extras_dims else {}
 
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,26 +142,12 @@ def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
 
 
-def stored_extras_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:
-    """C of the pooled vectors in the data file of a shard; 0 if it has none. Raises DataError if it has to."""
-    if POOLED in file.schema_arrow.names:
-        return tensor_shape(file.schema_arrow.field(POOLED))[0][-1]
-    if required:
+def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:
+    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises DataError for extras that are not
+    there."""
+    if extras and EXTRAS_SETTING not in settings:
         raise DataError(
             f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this model needs; set "
             "features.pooled: true and make features and training views again"
         )
-    return 0
-
-
-def joined(values: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Regions alone as they are; regions, pooled and magnitude as `hapvr.model.frame_extras.join_extras` joins them."""
-    if len(values) == 1:
-        return values[0]
-    import torch
-
-    from hapvr.model.frame_extras import FrameExtras, join_extras
-
-    regions, pooled, magnitude = map(torch.from_numpy, values)
-    array: npt.NDArray[np.float16] = join_extras(regions, FrameExtras(pooled, magnitude)).numpy()
-    return array
+    return ... if extras or EXTRAS_SETTING not in settings else (..., slice(NUM_REGIONS), slice(None))

@@ -13,16 +13,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX, write_atomic
 from hapvr.settings import first_line
+
+Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
 ASIDE = ".set_aside"
@@ -184,15 +187,19 @@ class DataRoot:
         with self.write(name) as stream:
             stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """The object in a JSON file. Raises DataError where it does not exist, DamagedError where it holds something else."""
+    def read_json(self, name: str, *, hint: str = "run the step that makes it again") -> dict[str, Any]:
+        """The object in a JSON file, see `read_json_as`."""
+        return self.read_json_as(name, dict[str, Any], hint=hint)
+
+    def read_json_as(self, name: str, kind: type[Value], *, hint: str) -> Value:
+        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again.
+
+        Raises DataError where it does not exist, DamagedError where it holds something else.
+        """
         with self.open(name) as file:
             data = file.read()
-        with self.corruption_errors(name, hint="run the step that makes it again"):
-            value = json.loads(data)
-            if not isinstance(value, dict):
-                raise ValueError("it holds no JSON object")
-        return value
+        with self.corruption_errors(name, hint=hint):
+            return TypeAdapter(kind).validate_json(data)
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:

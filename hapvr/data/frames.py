@@ -12,18 +12,13 @@ import pyarrow as pa
 from PIL import Image
 
 from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns
+from hapvr.data.tensors import frame_fields
 
 STAGE = "frames"
 ROW_GROUP_ROWS = 256
 THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS = 8
-FIELDS = (
-    pa.field("video_id", pa.string(), nullable=False),
-    pa.field("frame_index", pa.int32(), nullable=False),
-    pa.field("timestamp_s", pa.float64(), nullable=False),
-    pa.field("jpeg", pa.binary(), nullable=False),
-)
+FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = (
     pa.field("width_px", pa.int32(), nullable=False),
     pa.field("height_px", pa.int32(), nullable=False),
@@ -56,12 +51,6 @@ def frames_digest(shard: Shard) -> str:
     names = ("video_id", "status", "reason", "message", "frames_sha256")
     rows = [tuple(row[name] for name in names) for row in shard.rows()]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
-
-
-def frame_columns(video: VideoFrames) -> Columns:
-    """The rows of one video's frames, column by column in the order of FIELDS."""
-    count = len(video.jpegs)
-    return [video.video_id] * count, range(count), video.timestamps_s, video.jpegs
 
 
 class FrameFile:

@@ -108,14 +108,17 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 
 def forgotten_names(root: DataRoot) -> Callable[[str], bool]:
     """Whether the id or place of a video was forgotten. Raises DamagedError where the record cannot be read."""
-    names = frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
+    names = _forgotten(root)
     return lambda name: name_digest(name) in names
 
 
 def forget_names(root: DataRoot, names: Iterable[str]) -> None:
     """Add the ids and places of videos to those that are not listed again."""
-    before = root.read_json(FORGOTTEN)["names"] if root.exists(FORGOTTEN) else []
-    root.write_json(FORGOTTEN, {"names": sorted({*before, *map(name_digest, names)})})
+    root.write_json(FORGOTTEN, {"names": sorted({*_forgotten(root), *map(name_digest, names)})})
+
+
+def _forgotten(root: DataRoot) -> frozenset[str]:
+    return frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
 
 
 def name_digest(name: str) -> str:

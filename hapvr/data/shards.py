@@ -305,10 +305,9 @@ class VideoRows:
             raise DamagedError(f"storage: {name} does not hold {video_id} where its index says; {self._shard.hint}")
         return table
 
-    def tensors(self, video_id: str, first: int = 0, last: int | None = None) -> list[npt.NDArray[Any]]:
-        """[T, *shape] of each column, all of them tensors, as arrays of their own."""
-        table = self.read(video_id, first, last)
-        columns = ((table.column(name), self._schema.field(name)) for name in self._columns[1:])
+    def tensors(self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...) -> npt.NDArray[Any]:
+        """A part, as NumPy indexes it, of [T, *shape] of the first column, which holds tensors, as an array of its own."""
+        table, name = self.read(video_id, first, last), self._columns[1]
         with self._shard.corruption_errors():
             # a view would keep the whole row group in memory
-            return [np.array(decode_tensors(column, field)) for column, field in columns]
+            return np.array(decode_tensors(table.column(name), self._schema.field(name))[part])

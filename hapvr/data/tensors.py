@@ -34,6 +34,17 @@ class _Tensor:
 _TENSOR = TypeAdapter(_Tensor)
 
 
+def frame_fields(*stored: pa.Field) -> tuple[pa.Field, ...]:
+    """The columns of a shard with a row per frame. stored: those of what is kept of a frame."""
+    first = (("video_id", pa.string()), ("frame_index", pa.int32()), ("timestamp_s", pa.float64()))
+    return (*(pa.field(name, kind, nullable=False) for name, kind in first), *stored)
+
+
+def frame_columns(video_id: str, timestamps_s: Sequence[float], *stored: Any) -> Columns:
+    """The rows of one video, column by column in the order of `frame_fields`. timestamps_s: T seconds; stored: T values each."""
+    return [video_id] * len(timestamps_s), range(len(timestamps_s)), timestamps_s, *stored
+
+
 def tensor_field(name: str, *, shape: Sequence[int], dtype: str) -> pa.Field:
     """A column of tensors of one shape, e.g. (9, 512) float16, row-major."""
     width = int(np.prod(shape)) * np.dtype(dtype).itemsize

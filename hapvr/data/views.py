@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.data.features import extras_fields, joined, stored_extras_dims
+from hapvr.data.features import EXTRAS_SETTING, frame_part
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, tensor_field
 
@@ -44,11 +44,8 @@ class ViewRow:
     source_index: tuple[int, ...]
 
 
-def view_fields(column: str, *, shape: Sequence[int], extras_dims: int = 0) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16.
-
-    extras_dims: C of the pooled vectors of each frame, 0 for views without them; shape[0] is then the number of frames.
-    """
+def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
+    """The columns of a view shard whose tensors are `column` of this shape, fp16."""
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("view_index", pa.int32(), nullable=False),
@@ -57,15 +54,11 @@ def view_fields(column: str, *, shape: Sequence[int], extras_dims: int = 0) -> t
         pa.field("donor_id", pa.string(), nullable=False),
         pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
-        *extras_fields(extras_dims, shape=shape[:1]),
     )
 
 
-def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> Columns:
-    """The views of one video, column by column in the order of `view_fields`.
-
-    values: [V, *shape], and pooled [V, T, C] and magnitude [V, T] where the shard has them.
-    """
+def view_columns(rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> Columns:
+    """The views of one video, column by column in the order of `view_fields`. values: [V, *shape]."""
     return (
         [row.video_id for row in rows],
         [row.view_index for row in rows],
@@ -73,7 +66,7 @@ def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> 
         [json.dumps(row.operations) for row in rows],
         [row.donor_id for row in rows],
         [row.source_index for row in rows],
-        *values,
+        values,
     )
 
 
@@ -81,10 +74,12 @@ class ViewFile:
     """The views of one shard: a row group is a video, so one read gives all its views."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
-        """extras: `read` appends pooled vectors and magnitudes, see `hapvr.model.frame_extras`; DataError where there are none."""
-        file = shard.open_data()
-        self.extras_dims = stored_extras_dims(shard, file, required=extras)
+        """extras: `read` gives frame extras, too, see `hapvr.model.frame_extras`; DataError where there are none."""
+        index = shard.read()
+        file, settings = shard.open_data(index), index.provenance.settings
+        self.extras_dims: int = settings.get(EXTRAS_SETTING, 0)
         """C of the pooled vectors, 0 without any."""
+        self._part = frame_part(shard, settings, extras=extras)
         with shard.corruption_errors():
             self.rows = [
                 ViewRow(
@@ -93,8 +88,8 @@ class ViewFile:
                 )
                 for row in file.read(columns=list(ROW_COLUMNS)).to_pylist()
             ]
-            tensors = [name for name in file.schema_arrow.names if name not in ROW_COLUMNS]
-        self._values = VideoRows(shard, tensors if extras else tensors[:1], file=file)
+            (tensors,) = set(file.schema_arrow.names) - set(ROW_COLUMNS)
+        self._values = VideoRows(shard, [tensors], file=file, places=index.places())
 
     @property
     def dims(self) -> int:
@@ -110,4 +105,4 @@ class ViewFile:
         """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
-        return torch.from_numpy(joined(self._values.tensors(video_id)))
+        return torch.from_numpy(self._values.tensors(video_id, part=self._part))

@@ -13,7 +13,7 @@ import math
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -172,14 +172,16 @@ def split_user_videos(
     moved. A held-out part of a single clip borrows training clips as distractors. The edits that combine two videos show
     a clip that is held out in the other part: it is neither a query of this part nor trained on.
 
-    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded, before any is where the names say so.
+    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded.
     """
-    entries = scan_folder(videos, source=source.name).entries
-    scenes, files = scenes or {}, {path_of_text(one.uri) for one in entries} if files is None else files
-    _require_scenes({scenes.get(text_of_path(file.relative_to(videos)), file) for file in files}, videos)
     groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
-    units = _scenes(groups, scenes, trained)
-    _require_scenes(units, videos, unusable)
+    units = _scenes(groups, scenes or {}, trained)
+    if len(units) < MIN_CLIPS:
+        raise DataError(
+            f"own videos: {videos} has too few different clips or scenes, {len(units)} ({len(unusable)} unusable files); training "
+            f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
+            f"`hapvr index add {shlex.quote(str(videos))}`"
+        )
     rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
     num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
     borders = (0, num_test, num_test + num_validation, len(units))
@@ -200,15 +202,6 @@ def split_user_videos(
     kept_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
     paths = {clip.path for group in train for clip in group} | unusable.keys()
     return UserSplit(tuple(sorted(paths)), tuple(sorted(kept_out)), unusable)
-
-
-def _require_scenes(scenes: Sized, videos: Path, unusable: Sized = ()) -> None:
-    if len(scenes) < MIN_CLIPS:
-        raise DataError(
-            f"own videos: {videos} has too few different clips or scenes, {len(scenes)} ({len(unusable)} unusable files); training "
-            f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
-            f"`hapvr index add {shlex.quote(str(videos))}`"
-        )
 
 
 def _scenes(
@@ -320,8 +313,8 @@ def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...
     if edits == "hard":
         return tuple(kind for kind in (*HARD_EDITS, IN_LONGER_FOOTAGE) if kind in allowed)
     if edits == "parts":
-        lengths = zip(PART_EDITS, PART_LENGTHS_S, strict=True)
-        return tuple(kind for kind, length_s in lengths if kind in allowed and length_s < (clip.duration_s or math.inf))
+        lengths = dict(zip(PART_EDITS, PART_LENGTHS_S, strict=True))
+        return tuple(kind for kind in lengths if kind in allowed and lengths[kind] < (clip.duration_s or math.inf))
     rng = numpy_rng(SEED, "kinds", clip.sha256)
     strong = [kind for kind in STRONG_EDITS if kind in allowed]
     light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
 from typing import Literal
@@ -178,15 +179,6 @@ def _channel(seed: int, file: str) -> int | None:
     return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < CHANNEL_RATE else None
 
 
-@dataclass(frozen=True)
-class IncidentTask:
-    """Clips of one incident that are to be made in the folder `videos`."""
-
-    videos: Path
-    clips: tuple[Clip, ...]
-    seed: int
-
-
 def make_demo_corpus(
     folder: Path,
     *,
@@ -213,15 +205,15 @@ def make_demo_corpus(
         prepare_folder(split_folder, fingerprint=provenance.fingerprint)
         missing = [clip for clip in plan if not (split_folder / "videos" / clip.file).is_file()]
         for _, clips in groupby(missing, key=lambda clip: clip.footage.incident):
-            tasks.append(IncidentTask(split_folder / "videos", tuple(clips), seed))
+            tasks.append((split_folder / "videos", tuple(clips)))
     total = sum(len(plan) for plan in plans.values())
-    done = total - sum(len(task.clips) for task in tasks)
+    done = total - sum(len(clips) for _, clips in tasks)
     progress(done, total)
     limits = SamplingConfig(workers=workers, timeout_s=INCIDENT_TIMEOUT_S)
-    for task, failure in in_workers(render_incident, tasks, config=limits):
+    for (_, planned), failure in in_workers(partial(render_incident, seed=seed), tasks, config=limits):
         if isinstance(failure, VideoError):
-            raise DataError(f"demo corpus: {task.clips[0].footage.incident} cannot be filmed: {failure}; run it again")
-        done += len(task.clips)
+            raise DataError(f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; run it again")
+        done += len(planned)
         progress(done, total)
     for split_folder, plan in list(plans.items())[1:]:
         if not is_complete(split_folder):
@@ -241,18 +233,19 @@ def make_demo_corpus(
     return tuple(plans)
 
 
-def render_incident(task: IncidentTask) -> None:
-    """Film, edit and encode the clips of a task."""
-    first, donor = task.clips[0].footage, None
-    scene = _scene(first, seed=task.seed)
-    if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in task.clips):
+def render_incident(task: tuple[Path, tuple[Clip, ...]], *, seed: int) -> None:
+    """Film, edit and encode clips of one incident. task: the folder for them, and the clips."""
+    folder, planned = task
+    first, donor = planned[0].footage, None
+    scene = _scene(first, seed=seed)
+    if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned):
         # a few seconds of an incident that no query shows
         other = Footage(f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S)
-        donor = _take(_scene(other, seed=task.seed), other, seed=task.seed)
-    for take, clips in groupby(task.clips, key=lambda clip: clip.footage):
-        frames = _take(scene, take, seed=task.seed)
+        donor = _take(_scene(other, seed=seed), other, seed=seed)
+    for take, clips in groupby(planned, key=lambda clip: clip.footage):
+        frames = _take(scene, take, seed=seed)
         for clip in clips:
-            rng = numpy_rng(task.seed, "edit", clip.file)
+            rng = numpy_rng(seed, "edit", clip.file)
             edited, crf = frames, NORMAL_CRF
             for kind in (clip.edit, clip.touch_up):
                 if kind is not None and kind != "none":
@@ -260,7 +253,7 @@ def render_incident(task: IncidentTask) -> None:
                     crf = max(crf, EDITS[kind].crf)
             if clip.channel is not None:
                 edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
-            write_mp4(task.videos / clip.file, edited, fps=FPS, crf=crf)
+            write_mp4(folder / clip.file, edited, fps=FPS, crf=crf)
 
 
 def _scene(footage: Footage, *, seed: int) -> Scene:

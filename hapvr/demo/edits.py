@@ -8,7 +8,7 @@ the copy shows, as an array of frame numbers, NOTHING where it shows other foota
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Literal
@@ -183,7 +183,7 @@ def _window(frames: Pixels, scale: float, rng: Rng) -> tuple[slice, slice]:
     return slice(top, top + high), slice(left, left + wide)
 
 
-def _crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
+def crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
     """A window of a share of the area, enlarged to the old size."""
     rows, columns = _window(frames, area**0.5, rng)
     return resized(frames[:, rows, columns], width_px=frames.shape[2], height_px=frames.shape[1])
@@ -240,7 +240,7 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
     """60 % of the area, hues turned by a sixth to a third of the circle, contrast one and a half times as strong."""
     turn = int(rng.uniform(1 / 6, 1 / 3) * 256)
     edited = []
-    for frame in _crop_to(frames, 0.6, rng):
+    for frame in crop_to(frames, 0.6, rng):
         hue, saturation, value = Image.fromarray(frame).convert("HSV").split()
         turned = Image.merge("HSV", (hue.point(lambda level: (level + turn) % 256), saturation, value)).convert("RGB")
         edited.append(np.asarray(ImageEnhance.Contrast(turned).enhance(1.5)))
@@ -293,7 +293,7 @@ def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     return np.concatenate([np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)])
 
 
-def _excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
+def excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
     """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of it."""
     length = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
     start = int(rng.integers(count - max(int(length), 1) + 1))
@@ -302,7 +302,7 @@ def _excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s:
 
 def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """An excerpt between two pieces of the donor, of five seconds together."""
-    middle = _excerpt_rows(count, num_donor, fps, rng)
+    middle = excerpt_rows(count, num_donor, fps, rng)
     num_other = min(max(round(5 * fps), 2), num_donor)
     half = num_other // 2
     return np.concatenate([np.full(half, NOTHING), middle, np.full(num_other - half, NOTHING)])
@@ -355,10 +355,10 @@ EDITS: dict[str, Edit] = {
     "rescale": Edit("ND", _rescale),
     "letterbox": Edit("ND", _letterbox),
     "logo": Edit("ND", lambda frames, rng: _logo(frames, channel=int(rng.integers(NUM_CHANNELS)))),
-    "crop": Edit("ND", lambda frames, rng: _crop_to(frames, rng.uniform(0.75, 0.9), rng)),
+    "crop": Edit("ND", lambda frames, rng: crop_to(frames, rng.uniform(0.75, 0.9), rng)),
     "color": Edit("ND", partial(_grade, strength=0.45)),
     "text": Edit("ND", _captions),
-    "tight_crop": Edit("DS", lambda frames, rng: _crop_to(frames, rng.uniform(0.35, 0.55), rng)),
+    "tight_crop": Edit("DS", lambda frames, rng: crop_to(frames, rng.uniform(0.35, 0.55), rng)),
     "flip": Edit("DS", _flip),
     "heavy_color": Edit("DS", _heavy_color),
     "emoji": Edit("DS", _emoji),
@@ -372,7 +372,7 @@ EDITS: dict[str, Edit] = {
     "slow_motion": Edit("DS", rows=lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2)),
     "reverse": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
     "pause": Edit("DS", rows=_pause_rows),
-    "excerpt": Edit("DS", rows=_excerpt_rows),
+    "excerpt": Edit("DS", rows=excerpt_rows),
     "video_in_video": Edit("DS", combines=True, whole=partial(_inset, low=0.5, high=0.7)),
     "compilation": Edit("DS", combines=True, rows=_compilation_rows),
 }
@@ -381,19 +381,22 @@ HARD_EDITS: dict[str, Edit] = {
     "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
     "fast_grey_noise": Edit("DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
     "picture_in_picture": Edit("DS", combines=True, whole=partial(_inset, low=0.4, high=0.5)),
-    "five_seconds": Edit("DS", rows=partial(_excerpt_rows, length_s=5)),
+    "five_seconds": Edit("DS", rows=partial(excerpt_rows, length_s=5)),
 }
-PART_EDITS = {
-    f"part_{length_s}s": Edit(
-        "DS",
-        lambda frames, rng: EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng),
-        combines=True,
-        rows=partial(_part_rows, length_s=length_s),
-    )
-    for length_s in PART_LENGTHS_S
-}
+
+
+def part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
+    """A part of the video, touched up, in longer footage of the donor."""
+
+    def touch_up(frames: Pixels, rng: Rng) -> Pixels:
+        return EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng)
+
+    return Edit(label, touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
+
+
+PART_EDITS = {f"part_{length_s}s": part_edit(length_s) for length_s in PART_LENGTHS_S}
 IN_LONGER_FOOTAGE = "in_longer_footage"
 """What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
-ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: replace(PART_EDITS["part_30s"], label="part")}
+ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: part_edit(PART_LENGTHS_S[-1], "part")}
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

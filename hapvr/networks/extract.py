@@ -10,12 +10,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hapvr.model.frame_extras import join_extras, split_extras
+from hapvr.model.frame_extras import join_extras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.backbone import Backbone, frame_extras
 from hapvr.networks.engine import EngineError, compile_frozen, engine_version
@@ -29,14 +27,6 @@ Item = TypeVar("Item")
 
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
-
-
-def separate_extras(values: Tensor, extras_dims: int) -> list[npt.NDArray[np.float32]]:
-    """What `region_embedder` made, as stored columns: regions [B, 9, D], and with extras_dims > 0 pooled [B, C], magnitude [B]."""
-    if not extras_dims:
-        return [values.numpy()]
-    regions, extras = split_extras(values, extras_dims=extras_dims)
-    return [regions.numpy(), extras.pooled.numpy(), extras.magnitude.numpy()]
 
 
 class Embedder:

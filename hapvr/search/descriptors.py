@@ -8,7 +8,6 @@ averages over all pairs of regions. So a shortlist by descriptors is the same mo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
-from hapvr.data.tensors import Columns, decode_tensors, tensor_field
+from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
 from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows, vectors_of
@@ -112,19 +111,8 @@ def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
 
 def fields(dims: int) -> tuple[pa.Field, ...]:
     """The columns for vectors of `dims` values."""
-    return (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("frame_index", pa.int32(), nullable=False),
-        pa.field("timestamp_s", pa.float64(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        tensor_field(VECTOR, shape=(dims,), dtype="float16"),
-    )
-
-
-def descriptor_columns(video_id: str, found: FrameDescriptors, timestamps_s: Sequence[float]) -> Columns:
-    """The rows of one video, column by column in the order of `fields`. timestamps_s: T seconds."""
-    count = len(found.vectors)
-    return [video_id] * count, range(count), timestamps_s, found.reasons.tolist(), found.vectors
+    vector = tensor_field(VECTOR, shape=(dims,), dtype="float16")
+    return frame_fields(pa.field("reason", pa.string(), nullable=False), vector)
 
 
 def searchable(shard: Shard) -> ShardRows:

@@ -23,13 +23,13 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
-from hapvr.settings import IndexSettings, explain
+from hapvr.settings import IndexSettings
 
 STATE_FILE = "index.json"
 SHARD = pa.field("shard", pa.string(), nullable=False)
@@ -319,11 +319,7 @@ def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
     """The dataclass that a JSON file of search holds. Raises DataError where there is none, DamagedError for another value."""
     if not root.exists(name):
         raise DataError(f"search: there is no index below {root.url}; `hapvr index build` makes one")
-    try:
-        return TypeAdapter(kind).validate_python(root.read_json(name))
-    except (DamagedError, ValidationError) as error:
-        reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(f"search: {name} below {root.url} is damaged ({reason}); {REBUILD}") from error
+    return root.read_json_as(name, kind, hint=REBUILD)
 
 
 def digest_of(value: object) -> str:

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow.compute as pc
-from pydantic import TypeAdapter, ValidationError
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError, DataError
 from hapvr.files import file_sha256
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
-from hapvr.settings import explain
 
 PLACE = "marks/pairs.json"
 LOCAL_USER = "local user"
@@ -41,6 +39,17 @@ class Mark:
     names: tuple[str, str]
     since: str
     by: str
+
+    def __post_init__(self) -> None:
+        if self.first >= self.second:
+            raise ValueError("the digests of a mark are not in order")
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The file at PLACE."""
+
+    pairs: list[Mark]
 
 
 class Marks(dict[tuple[str, str], Mark]):
@@ -68,16 +77,8 @@ def read_marks(root: DataRoot) -> Marks:
     """The marks of a data root; none where nobody marked a pair. Raises DamagedError for a file that cannot be read."""
     if not root.exists(PLACE):
         return Marks()
-    try:
-        marks = TypeAdapter(list[Mark]).validate_python(root.read_json(PLACE)["pairs"])
-        if not all(mark.first < mark.second for mark in marks):
-            raise ValueError("the digests of a row are not in order")
-    except (KeyError, TypeError, ValueError) as error:
-        reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(
-            f"marks: {PLACE} below {root.url} is damaged ({reason}); restore it from a copy: nothing can make it again"
-        ) from error
-    return Marks({(mark.first, mark.second): mark for mark in marks})
+    stored = root.read_json_as(PLACE, _Stored, hint="restore it from a copy: nothing can make it again")
+    return Marks({(mark.first, mark.second): mark for mark in stored.pairs})
 
 
 def mark(

@@ -53,15 +53,16 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     found: dict[str, Caller] = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
-            parts = _LINE.fullmatch(line.strip())
-            if parts is None:  # which may be a token itself, so it is not shown
-                wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal"
-                raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
-            name, role, digest = parts.groups()
-            if digest in found or name in {one.name for one in found.values()}:
-                raise ConfigError(f"--token-file {path}, line {number}: an earlier line has this name or token")
-            if digest == hashlib.sha256().hexdigest():
-                raise ConfigError(f"--token-file {path}, line {number}: this is the SHA-256 of an empty token")
+            parts, problem = _LINE.fullmatch(line.strip()), ""
+            name, role, digest = parts.groups() if parts else ("", "", "")
+            if not parts:  # it may be a token itself, so it is not shown
+                problem = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal"
+            elif digest in found or name in {one.name for one in found.values()}:
+                problem = "an earlier line has this name or token"
+            elif digest == hashlib.sha256().hexdigest():
+                problem = "this is the SHA-256 of an empty token"
+            if problem:
+                raise ConfigError(f"--token-file {path}, line {number}: {problem}")
             found[digest] = Caller(name, may_mark=role == "mark")
     if not found:
         raise ConfigError(f"--token-file {path}: it has no token; see docs/search.md, Tokens")

@@ -14,16 +14,18 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
+from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.tensors import frame_columns
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
+from hapvr.model.frame_extras import extras_rows
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
+from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
@@ -53,6 +55,12 @@ def pooled_dims(project: Project, whitening: Whitening) -> int:
     return len(whitening.mean) if project.config.features.pooled else 0
 
 
+def num_rows(project: Project, whitening: Whitening) -> int:
+    """Rows of D values that a frame's features take: its regions, and its extras where the configuration asks for them."""
+    pooled = pooled_dims(project, whitening)
+    return project.config.backbone.num_regions + (extras_rows(pooled, whitening.dims) if pooled else 0)
+
+
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row.
 
@@ -79,14 +87,13 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
         for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
+            yield VideoEntry(row, frame_columns(video_id, times.popleft(), values.numpy()), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
         inputs={"frames": frames_digest(frames)},
-        columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
+        columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
         made_with=embed.environment,
@@ -152,7 +159,7 @@ def import_features(
                 else:
                     count = len(video.features)
                     times = (np.arange(count) / fps).tolist()
-                    columns = feature_columns(video.video_id, video.features, times)
+                    columns = frame_columns(video.video_id, times, video.features)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:

@@ -14,11 +14,11 @@ from hapvr.data.frames import (
     STAGE,
     FrameFile,
     VideoFrames,
-    frame_columns,
 )
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.tensors import frame_columns
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
@@ -104,7 +104,7 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
         "frames_sha256": frames.sha256,
     }
     row = index_row(video.video_id, num_frames, message=message, **columns)
-    return VideoEntry(row, frame_columns(frames), num_frames)
+    return VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
 
 def _refuse_other_sampling(project: Project, frames: Shard) -> None:

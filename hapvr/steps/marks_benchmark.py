@@ -88,7 +88,7 @@ def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:
     """The benchmark as a folder that `hapvr evaluate --benchmark` takes. Raises DataError where no pair is a match."""
     definition, _ = marked.open(project)
     folder = project.root.local_path(f"{CORPUS_FOLDER}/{MARKS}")
-    return write_definition(definition, folder, source="marks of people", licence="")
+    return write_definition(definition, folder)
 
 
 def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, tuple[str, str]]:

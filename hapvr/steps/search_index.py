@@ -19,7 +19,7 @@ from hapvr.data.features import FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.tensors import tensor_shape
+from hapvr.data.tensors import frame_columns, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import choose_device, region_embedder
@@ -43,7 +43,6 @@ from hapvr.search.descriptors import (
     MAX_FROZEN_SIMILARITY,
     ROW_GROUP_ROWS,
     blank_pictures,
-    descriptor_columns,
     descriptor_shard,
     fields,
     frame_descriptors,
@@ -92,7 +91,9 @@ def make_descriptors(
                 embedded.float().cpu().numpy(), blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY
             )
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
-            yield VideoEntry(row, descriptor_columns(video_id, found, timestamps_s), len(regions))
+            yield VideoEntry(
+                row, frame_columns(video_id, timestamps_s, found.reasons.tolist(), found.vectors), len(regions)
+            )
 
     return build_shard(
         _recipe(project, key, model, blank),

@@ -35,14 +35,13 @@ from hapvr.networks.extract import (
     choose_device,
     embed_by_networks,
     region_embedder,
-    separate_extras,
     teacher_embedder,
 )
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.steps.features import feature_settings, pooled_dims
+from hapvr.steps.features import feature_settings, num_rows, pooled_dims
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 
@@ -56,7 +55,6 @@ class _Output:
 
     recipe: ShardRecipe
     embed: Embedder
-    extras_dims: int = 0
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -103,16 +101,16 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
     whitening = load_whitening(project.root)
     extras_dims = pooled_dims(project, whitening)
     features = {"features": feature_settings(project, backbone, whitening)}
-    shape = (project.config.views.num_frames, project.config.backbone.num_regions, whitening.dims)
+    shape = (project.config.views.num_frames, num_rows(project, whitening), whitening.dims)
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),
         settings=_view_settings(project) | features | extras_setting(extras_dims),
         inputs=inputs,
-        columns=view_fields("regions", shape=shape, extras_dims=extras_dims),
+        columns=view_fields("regions", shape=shape),
         made_with=embed.environment,
     )
-    return _Output(recipe, embed, extras_dims)
+    return _Output(recipe, embed)
 
 
 def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
@@ -155,12 +153,12 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):
-            arrays = separate_extras(values, output.extras_dims)
-            if not all(np.isfinite(array.astype(np.float16)).all() for array in arrays):
+            array = values.numpy()
+            if not np.isfinite(array.astype(np.float16)).all():
                 raise DataError(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
                     f"hold; check its weights and input"
                 )
-            data = view_columns(rows, *(array.reshape(len(rows), -1, *array.shape[1:]) for array in arrays))
+            data = view_columns(rows, array.reshape(len(rows), -1, *array.shape[1:]))
             entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
         yield entries

@@ -1,7 +1,6 @@
-"""Sampled frames of a video file, decoding no more than is needed of H.264.
+"""Sampled frames of a video file; of H.264, non-reference frames that are not wanted are skipped.
 
-Of H.264, non-reference frames and groups without a wanted frame are skipped. That is exact by the standard, to the last
-bit: no picture may refer to one with nal_ref_idc 0, nor to one before an IDR picture.
+That is exact by the standard, to the last bit: no picture may refer to one with nal_ref_idc 0.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ _TIMED_FORMATS = frozenset({"mp4", "mov", "matroska", "webm"})
 SELECTED_CODEC = "h264"
 MARGIN_S = 10.0
 """How much later than a packet's decoding time its frame may be shown, in streams that break the rules."""
-
-_SLICE, _IDR_SLICE = 1, 5
 
 
 @dataclass
@@ -114,7 +111,8 @@ def _sample_packets(sample: Sample, packets: Packets) -> Sample:
     end_s = packets.times_s[-1]
     times_s = sampling_times(fps=sample.fps, end_s=end_s, max_frames=sample.max_frames)
     indices, counts = np.unique(shown_frames(np.array(packets.times_s), times_s), return_counts=True)
-    wanted = [packets.pts[index] for index in indices.tolist()]
+    shown = sorted(packets.pts)
+    wanted = [shown[index] for index in indices.tolist()]
     for frame, count in zip(iter_selected(sample.path, packets, wanted), counts.tolist(), strict=True):
         if (frame.width, frame.height) != sample.probe.stored_px:
             raise IncompleteSelectionError
@@ -159,84 +157,69 @@ class IncompleteSelectionError(Exception):
 class Packets:
     """Packets of a stream with a steady clock, so that packet n in display order is frame n.
 
-    pts: in display order, in the stream's own unit. times_s: the same in seconds from the first on. groups: the same
-    in the order of the file; all but the first begin at an IDR picture, where decoding can begin afresh. whole:
+    pts: in the order of the file, in the stream's own unit. times_s: in display order, in seconds from the first on. whole:
     whether these are all packets of the file.
     """
 
     pts: tuple[int, ...]
     times_s: tuple[float, ...]
-    groups: tuple[tuple[int, ...], ...]
     whole: bool
 
 
 def read_packets(path: Path, *, until_s: float = math.inf) -> Packets | None:
-    """Packets of an H.264 file's main stream, up to those whose frames are shown after `until_s`. Decodes none of them.
+    """Packets of a file's main stream, up to those whose frames are shown after `until_s`. Decodes none of them.
 
     until_s: seconds from the first frame. None unless every packet is undamaged, in order, meant to be shown and on a
     steady clock. Raises VideoError as `open_video` does.
     """
-    groups: list[list[int]] = [[]]
-    last_dts: int | None = None
-    first_pts: int | None = None
-    whole = True
+    found: list[int] = []
+    last_dts, whole = -math.inf, True
     with open_video(path) as (container, stream):
-        length_bytes = _length_bytes(stream.codec_context.extradata)
+        unit = stream.time_base
         try:
             for packet in iter_packets(container, stream):
                 if packet.size == 0:
                     continue
-                if packet.is_corrupt or packet.is_discard or packet.pts is None:
-                    return None
-                if packet.dts is not None:
-                    if last_dts is not None and packet.dts <= last_dts:
-                        return None
-                    last_dts = packet.dts
-                first_pts = packet.pts if first_pts is None else min(first_pts, packet.pts)
                 # a frame is never shown before its packet's decoding time
                 decoded_at = packet.pts if packet.dts is None else packet.dts
-                if stream.time_base and (decoded_at - first_pts) * stream.time_base > until_s + MARGIN_S:
+                if packet.is_corrupt or packet.is_discard or packet.pts is None or decoded_at is None or unit is None:
+                    return None
+                if packet.dts is not None:
+                    if packet.dts <= last_dts:
+                        return None
+                    last_dts = packet.dts
+                found.append(packet.pts)
+                if (decoded_at - found[0]) * unit > until_s + MARGIN_S:
                     whole = False
                     break
-                if packet.is_keyframe and groups[-1] and length_bytes and _is_idr(bytes(packet), length_bytes):
-                    groups.append([])
-                groups[-1].append(packet.pts)
         except av.error.FFmpegError:
             return None
-        pts = sorted(itertools.chain.from_iterable(groups))
-        if not pts or stream.time_base is None:
-            return None
-        times_s = tuple(float((time - pts[0]) * stream.time_base) for time in pts)
-    if not all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(times_s)):
+        pts = sorted(found)
+        times_s = tuple(float((time - pts[0]) * unit) for time in pts if unit is not None)
+    if not pts or not all(0 < b - a <= MAX_GAP_S for a, b in itertools.pairwise(times_s)):
         return None
-    return Packets(tuple(pts), times_s, tuple(tuple(group) for group in groups), whole)
+    return Packets(tuple(found), times_s, whole)
 
 
 def iter_selected(path: Path, packets: Packets, wanted: Collection[int]) -> Iterator[VideoFrame]:
-    """The frames with these pts, in display order.
+    """The frames with these pts, in display order. Decodes no non-reference frame that is not wanted.
 
     packets: of an H.264 file, as `read_packets` gave them. Raises IncompleteSelectionError if one of the frames does not
     come or is damaged, or if the file is not the same any more.
     """
     missing = set(wanted)
+    last = max(index for index, pts in enumerate(packets.pts) if pts in missing)
     with open_video(path) as (container, stream):
         decoder = stream.codec_context
         source = (packet for packet in iter_packets(container, stream) if packet.size)
         try:
-            for group in packets.groups:
-                wanted_here = left = len(missing.intersection(group))
-                for pts in group:
-                    packet = next(source, None)
-                    if packet is None or packet.pts != pts:
-                        raise IncompleteSelectionError
-                    if left:
-                        decoder.skip_frame = "DEFAULT" if pts in missing else "NONREF"
-                        left -= pts in missing
-                        yield from _found(packet.decode(), missing)
-                if wanted_here:
-                    # pictures that wait for their turn; nothing after this refers to what came before
-                    yield from _found(decoder.decode(None), missing)
-                    decoder.flush_buffers()
+            for pts in packets.pts[: last + 1]:
+                packet = next(source, None)
+                if packet is None or packet.pts != pts:
+                    raise IncompleteSelectionError
+                decoder.skip_frame = "DEFAULT" if pts in missing else "NONREF"
+                yield from _found(packet.decode(), missing)
+            yield from _found(decoder.decode(None), missing)  # pictures that wait for their turn
         except av.error.FFmpegError as error:
             raise IncompleteSelectionError from error
     if missing:
@@ -248,19 +231,3 @@ def _found(frames: list[VideoFrame], missing: set[int]) -> Iterator[VideoFrame]:
         if frame.pts in missing and not frame.is_corrupt:
             missing.discard(frame.pts)
             yield frame
-
-
-def _length_bytes(extradata: bytes | None) -> int:
-    """How many bytes give a unit's length, by an AVCDecoderConfigurationRecord (ISO/IEC 14496-15, 5.3.3); 0 for other data."""
-    return (extradata[4] & 3) + 1 if extradata and len(extradata) > 4 and extradata[0] == 1 else 0
-
-
-def _is_idr(packet: bytes, length_bytes: int) -> bool:
-    """Whether the first picture of a packet is an IDR picture (nal_unit_type 5, ITU-T H.264 7.4.1)."""
-    at = 0
-    while at + length_bytes < len(packet):
-        unit_type = packet[at + length_bytes] & 0x1F
-        if _SLICE <= unit_type <= _IDR_SLICE:
-            return unit_type == _IDR_SLICE
-        at += length_bytes + int.from_bytes(packet[at : at + length_bytes])
-    return False

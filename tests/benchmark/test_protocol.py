@@ -96,31 +96,23 @@ def test_policies_by_hand():
     assert frozen.availability.num_rows_outside == 2
 
 
-def test_strict_scores_a_missing_query_zero():
-    """A query without any score counts as zero under strict and is skipped under official."""
-    definition = make_definition([(0, 0), (1, 0)])
-    scores = table([(0, r, 1 - r / 10) for r in range(5)])
-    strict, official = evaluate(definition, scores), evaluate(definition, scores, policy="official")
-    assert (strict.metrics["mAP"], official.metrics["mAP"]) == (0.5, 1.0)
-    assert strict.per_query["status"].to_list() == ["evaluated", "missing"]
-    assert (strict.tasks[0].num_queries_missing, official.tasks[0].num_queries_skipped) == (1, 1)
-
-
-@pytest.mark.parametrize(("empty", "value"), [("skipped", 1.0), ("zero", 0.5)])
-def test_official_query_without_positives_left(empty, value):
-    """A query whose positives are all missing is skipped (FIVR) or scores zero (EVVE)."""
-    definition = make_definition([(0, 0), (1, 4)], official_empty_query=empty)
-    scores = table([(q, r, 1 - r / 10) for q in range(2) for r in range(4)])
-    result = evaluate(definition, scores, policy="official")
-    assert result.metrics["mAP"] == value
-    assert result.per_query["status"].to_list() == ["evaluated", "positives_unavailable"]
-
-
-def test_official_missing_positive_can_cost_recall():
-    """CC_WEB_VIDEO's missing positives stay in the ground truth."""
-    definition = make_definition([(0, 0), (0, 4)], num_queries=1, official_missing_positive="misses")
-    scores = table([(0, r, 1 - r / 10) for r in range(4)])
-    assert evaluate(definition, scores, policy="official").metrics["mAP"] == 0.5
+@pytest.mark.parametrize(
+    ("relevant", "scored", "options", "official", "strict", "status"),
+    [
+        ([(0, 0), (1, 0)], [(0, 5)], {}, 1.0, 0.5, "missing"),
+        ([(0, 0), (1, 4)], [(0, 4), (1, 4)], {}, 1.0, 0.5, "positives_unavailable"),
+        ([(0, 0), (1, 4)], [(0, 4), (1, 4)], {"official_empty_query": "zero"}, 0.5, 0.5, "positives_unavailable"),
+        ([(0, 0), (0, 4), (1, 0)], [(0, 4), (1, 4)], {"official_missing_positive": "misses"}, 0.75, 0.75, "evaluated"),
+    ],
+)
+def test_what_is_missing_by_hand(relevant, scored, options, official, strict, status):
+    """A query without scores, or without positives that have some, is skipped (FIVR) or scores zero (EVVE); a positive without
+    a score leaves the ground truth, or stays there (CC_WEB_VIDEO). Under the strict policy all of it counts."""
+    definition = make_definition(relevant, **options)
+    scores = table([(q, r, 1 - r / 10) for q, count in scored for r in range(count)])
+    found = evaluate(definition, scores, policy="official")
+    assert (found.metrics["mAP"], evaluate(definition, scores).metrics["mAP"]) == (official, strict)
+    assert found.per_query["status"].to_list() == ["evaluated", status]
 
 
 def test_query_leaves_its_own_ranking():

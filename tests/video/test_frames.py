@@ -14,25 +14,9 @@ from hapvr.video.frames import (
     advance_time,
     display_frame,
     display_size,
-    frames_due,
     sampling_times,
     shown_frames,
 )
-
-
-@pytest.mark.parametrize(
-    ("end_s", "fps", "expected"),
-    [
-        (0.0, 1.0, [0]),
-        (0.99, 1.0, [0]),
-        (2.0, 1.0, [0, 1, 2]),
-        (1.9997, 1.0, [0, 1, 2]),
-        (1.2, 2.5, [0, 0.4, 0.8, 1.2]),
-    ],
-)
-def test_sampling_times_reach_to_the_last_frame(end_s, fps, expected):
-    """Times are multiples of the period up to the last frame's own time."""
-    assert sampling_times(fps=fps, end_s=end_s) == pytest.approx(expected)
 
 
 @given(
@@ -46,14 +30,6 @@ def test_shown_frames_agree_with_a_search_frame_by_frame(steps, fps):
     oracle = [max(i for i, start in enumerate(timestamps_s) if start <= time + TOLERANCE_S) for time in times_s]
     assert shown_frames(timestamps_s, times_s).tolist() == oracle
     assert len(times_s) >= 1
-
-
-@given(fps=st.floats(0.1, 60), until_s=st.floats(-1, 100))
-def test_frames_due_counts_the_times_before_a_moment(fps, until_s):
-    """The count is that of the multiples of the period which a loop finds."""
-    count = frames_due(fps=fps, until_s=until_s)
-    assert count == 0 or (count - 1) / fps < until_s - TOLERANCE_S + 1e-9
-    assert count / fps >= until_s - TOLERANCE_S - 1e-9
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import polars as pl
 from pydantic import BaseModel, Field
@@ -29,7 +29,7 @@ from hapvr.benchmark.definition import (
     BenchmarkDefinition,
     tasks_of,
 )
-from hapvr.benchmark.definitions.published import read_cc_web_video, read_evve, read_fivr, read_svd, read_vcdb
+from hapvr.benchmark.definitions.published import read_svd, read_vcdb
 from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
@@ -49,19 +49,12 @@ class _Head(BaseModel):
     provenance: dict[str, Any] = {}
 
 
-def write_definition(definition: BenchmarkDefinition, folder: Path, *, source: str, licence: str) -> Path:
-    """Writes the definition into `folder`, benchmark.json last, and returns the folder."""
-    queries, database = set(definition.queries), set(definition.database)
-    roles = [
-        "both" if video in queries and video in database else "query" if video in queries else "database"
-        for video in definition.video_ids
-    ]
-    tables = {
-        "videos": pl.DataFrame({"video_id": definition.video_ids, "role": roles}),
-        "labels": definition.labels,
-        "exclusions": definition.exclusions if len(definition.exclusions) else None,
-    }
-    _write(folder, definition, tables, {"source": source, "licence": licence})
+def write_definition(definition: BenchmarkDefinition, folder: Path) -> Path:
+    """Writes a definition of queries, database and labels into `folder`, benchmark.json last, and returns the folder."""
+    roles = {"query": set(definition.queries), "database": set(definition.database)}
+    found = {video: [role for role, ids in roles.items() if video in ids] for video in definition.video_ids}
+    rows = [(video, "both" if len(names) > 1 else names[0]) for video, names in found.items()]
+    _write(folder, definition, {"videos": pl.DataFrame(rows, schema=ROLES, orient="row"), "labels": definition.labels})
     return folder
 
 
@@ -90,7 +83,7 @@ def write_clips(
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
-    _write(folder, definition, tables, provenance)
+    _write(folder, definition, tables)
     return definition
 
 
@@ -151,24 +144,14 @@ def _definition(
     )
 
 
-def _write(
-    folder: Path,
-    definition: BenchmarkDefinition,
-    tables: Mapping[str, pl.DataFrame | None],
-    provenance: Mapping[str, object],
-) -> None:
+def _write(folder: Path, definition: BenchmarkDefinition, tables: Mapping[str, pl.DataFrame]) -> None:
     for name, table in tables.items():
-        if table is not None:
-            with write_atomic(folder / f"{name}.parquet") as part:
-                write_frame(table, part)
-    head = {
-        "name": definition.name,
-        "kind": definition.kind,
-        "format_version": FORMAT_VERSION,
-        "provenance": provenance,
-    }
+        with write_atomic(folder / f"{name}.parquet") as part:
+            write_frame(table, part)
+    head = {"name": definition.name, "kind": definition.kind, "provenance": definition.provenance}
     with write_atomic(folder / "benchmark.json") as part:
-        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(head | {"format_version": FORMAT_VERSION}, indent=2, ensure_ascii=False)
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 def _read(
@@ -188,69 +171,40 @@ def _read(
     return table
 
 
-class _Entry(NamedTuple):
-    """A benchmark known by name. read: reads its published files; shipped: its ids and labels are in this package."""
-
-    read: Callable[..., BenchmarkDefinition]
-    published_files: str
-    description: str
-    shipped: bool = True
-
-
-_SIX = "DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard"
-_FIVR = "annotation.json, easy_duplicates.txt"
-_VCDB = "annotation/*.txt, core_dataset/"
-CATALOG = {
-    "fivr-5k": _Entry(read_fivr, f"{_FIVR}, fivr_5k.json", f"FIVR-5K: 50 queries, 5,000 videos; {_SIX}"),
-    "fivr-200k": _Entry(
-        read_fivr, f"{_FIVR}, youtube_ids.txt", "FIVR-200K: 100 queries, 225,960 videos; the same tasks"
-    ),
-    "evve": _Entry(read_evve, "evve.json", "EVVE: 620 queries, 2,373 videos of 13 events"),
-    "svd": _Entry(
-        read_svd,
-        "test_groundtruth, unlabeled-data-id",
-        "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
-    ),
-    "cc_web_video": _Entry(
-        read_cc_web_video, "cc_web_video.json", "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP"
-    ),
-    "vcdb": _Entry(read_vcdb, _VCDB, "VCDB core: 528 videos, each a query against the others", False),
-    "vcdb-distractors": _Entry(
-        read_vcdb,
-        f"{_VCDB}, distractors.txt or background_dataset/",
-        "VCDB core against core and 100,000 distractors",
-        False,
-    ),
+SHIPPED = {
+    "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
+    "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
+    "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
+    "svd": "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
+    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
 }
-
-
-def list_definitions() -> dict[str, str]:
-    """Names and descriptions of the known benchmarks. Those that are not shipped say which files they need."""
-    return {
-        name: entry.description if entry.shipped else f"{entry.description} (needs {entry.published_files})"
-        for name, entry in CATALOG.items()
-    }
+VCDB_FILES = "annotation/*.txt, core_dataset/"
+NOT_SHIPPED = {
+    "vcdb": f"VCDB core: 528 videos, each a query against the others (needs {VCDB_FILES})",
+    "vcdb-distractors": f"VCDB core against core and 100,000 distractors (needs {VCDB_FILES}, distractors.txt or "
+    "background_dataset/)",
+}
+READERS = {"svd": read_svd, "vcdb": read_vcdb, "vcdb-distractors": read_vcdb}
+"""Of the files of those benchmarks that are not shipped, or not whole."""
 
 
 def load_definition(name_or_folder: str | Path, *, published_files: Path | None = None) -> BenchmarkDefinition:
     """A benchmark by its name, or the one in a folder with a benchmark.json.
 
-    published_files: read the named benchmark from this folder of its authors' files instead of the shipped tables.
-    Raises DataError where there is no such benchmark, or where it is not shipped and no folder is given.
+    published_files: read the named benchmark, one of READERS, from this folder of its authors' files instead. Raises
+    DataError where there is no such benchmark, or where it is not shipped and no folder is given.
     """
     name = str(name_or_folder)
-    entry = CATALOG.get(name)
-    if entry is None:
-        if not (Path(name) / "benchmark.json").is_file():
-            raise DataError(
-                f"benchmark {name!r}: neither a known name ({', '.join(CATALOG)}) nor a folder with a benchmark.json"
-            )
+    if published_files is not None and name in READERS:
+        return READERS[name](published_files, name=name)
+    if published_files is None and name in SHIPPED:
+        with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
+            return read_definition(folder)
+    if published_files is None and (Path(name) / "benchmark.json").is_file():
         return read_definition(Path(name))
+    problem = f"neither a known name ({', '.join(SHIPPED | NOT_SHIPPED)}) nor a folder with a benchmark.json"
     if published_files is not None:
-        return entry.read(published_files, name=name)
-    if not entry.shipped:
-        raise DataError(
-            f"benchmark {name}: its ids are not shipped; give the folder of its published files ({entry.published_files})"
-        )
-    with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
-        return read_definition(folder)
+        problem = f"files of authors are read for {', '.join(READERS)}; leave them out"
+    elif name in NOT_SHIPPED:
+        problem = f"{NOT_SHIPPED[name]}; its ids are not shipped, so give the folder of its published files"
+    raise DataError(f"benchmark {name!r}: {problem}")
