@@ -160,12 +160,10 @@ def imported_names(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         (
             "hapvr.steps.training, hapvr.steps.evaluation",
             {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
         ),
-        ("hapvr.steps.sources, hapvr.steps.frames, hapvr.steps.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",
             {"torch", "polars", "pyarrow", "mlflow", "openvino"},
@@ -178,19 +176,19 @@ def imported_names(path: Path) -> set[str]:
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
-    """The command line's module loads no library of seconds, stages without a frozen network do not load timm, and those
-    that decode do not load torch."""
+    """What answers does not load torch, and what trains does not load timm."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow
-def test_the_check_of_a_shard_loads_neither_networks_nor_the_index(small_project: Project) -> None:
-    """It follows every shard in a run of its own, so its imports count as often as there are shards."""
+def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_project: Project) -> None:
+    """Each shard is a run of its own, so their imports count as often as there are shards."""
     folder = Path(small_project.config.data_root).parent
     code = (
-        "import sys; from pathlib import Path; from hapvr.steps.project import Project; from hapvr.steps import quality\n"
+        "import sys; from pathlib import Path; from hapvr.steps.project import Project\n"
+        "from hapvr.steps import frames, quality, sources\n"
         "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
         "for check in (quality.check_videos, quality.check_frames):\n"
         "    assert check(project, 'own-test-00000')\n"

@@ -19,12 +19,14 @@ from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
-from hapvr.steps.training import close_training, finish_training, prepare_training, run_training
+from hapvr.steps.training import close_training, finish_training, prepare_training
 from hapvr.steps.videos import make_videos
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
-from tests.conftest import open_small_project, write_clip, write_settings
+from tests.conftest import open_small_project, write_clip
 from tests.scorer.bundles import make_bundle
 from tests.steps.data_projects import folder_settings, open_project
+from tests.steps.search_projects import copied
+from tests.train.runs import run as train
 
 CUT = {".json", ".parquet"}
 MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
@@ -99,14 +101,11 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     """Each kind of file is named when it is damaged; scores are made again, and bad checkpoints set aside."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data")
-    shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
-    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
-    project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
-    root = tmp_path / "data"
+    project, root = copied(small_project.folder, tmp_path), tmp_path / "data"
+    shutil.rmtree(root / "models", ignore_errors=True)  # those of other tests
     prepare_training(project, "begun", tags={})
     run = prepare_training(project, "ended", tags={})
-    run_training(project, run)
+    train(project, run.folder)
     finish_training(project, run)
     make_benchmark_scores(project, run, "own-test")
     assert damaged(project) == []

@@ -60,7 +60,7 @@ def test_files_that_arrive_become_a_champion(servers: Servers) -> None:
     wait_until(lambda: champion_of(tracker.client, "hapvr"), "a champion", timeout_s=300)
     wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
     runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
-    time.sleep(15)  # two or three more ticks of every sensor
+    time.sleep(7)  # one more tick of every sensor at least
     assert len(ended_runs(servers)) == len(runs)
     assert {run["status"] for run in runs} == {"SUCCESS"}, runs
     assert Counter(run["pipelineName"] for run in runs if run["pipelineName"] != "__ASSET_JOB") == {

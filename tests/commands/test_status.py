@@ -23,7 +23,7 @@ from hapvr.steps.sources import note_tick
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
-from tests.steps.search_projects import bundle_of, register_bundle, searchable_project
+from tests.steps.search_projects import bundle_of, copied, register_bundle
 from tests.steps.test_alerts import Receiver, receiver  # noqa: F401
 
 SECRET = "a key of sixteen letters or more"
@@ -37,19 +37,20 @@ def told(hook: Receiver) -> list[str]:
 def test_what_needs_a_person_is_found_and_told_once(
     call: Call,
     receiver: Receiver,  # noqa: F811
+    searchable: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stopped automation, a champion that does not answer, a full disk and a drive that is away: one signed message each,
     however often somebody looks; and another one when a condition comes back."""
     monkeypatch.setenv("WEBHOOK_KEY", SECRET)
-    project = searchable_project(tmp_path)
+    project = copied(searchable, tmp_path, videos=True)
     config, root = tmp_path / "config.yaml", project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
     settings = project.config.stored() | {"watch": {"webhook": webhook, "min_free_bytes": 0}}
     settings["automation"]["enabled"] = True
     write_settings(config, settings)
-    first = register_bundle(project, bundle_of(project, tmp_path))
+    first = register_bundle(project, tmp_path / "bundle-0")
     update_index(project, search_model(project))
     fine = call("status", "--config", config, "--tell", "--json")
     assert (fine.code, fine.json["concerns"], told(receiver)) == (0, [], [])

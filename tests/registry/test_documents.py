@@ -57,10 +57,8 @@ def commands(name: str, heading: str) -> list[str]:
 
 def test_programs_of_readme_and_the_python_page(folder: Path) -> None:
     """The registered model, the scorer, another prior and a benchmark, each as printed."""
-    (readme,) = programs("README.md")
-    registered, *library = programs("docs/python.md")
-    library = [program for program in library if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
-    run([sys.executable, "-c", f"{readme}\n{registered}"], folder)
+    written = programs("README.md") + programs("docs/python.md")
+    library = [program for program in written if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
     printed = run([sys.executable, "-c", "\n".join(library)], folder)
     assert "absent.mp4 None None None missing_file" in printed
 

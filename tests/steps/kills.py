@@ -16,7 +16,8 @@ from pathlib import Path
 from tests.conftest import CHECKOUT
 
 SERVER = Path(__file__).with_name("stage_server.py")
-KILLS = 8
+KILLS = 4
+KILLS_IN_A_ROW = 2
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,13 @@ def kill_often(
     what: Callable[[], tuple[Path, str]],
     *,
     kill: Callable[[int, int], None],
-    kills_in_a_row: int,
     after_kill: Callable[[], None] = lambda: None,
     after_end: Callable[[], None],
 ) -> None:
-    """Start and kill a stage until eight kills came before its end, then let it end.
+    """Start and kill a stage until KILLS kills came before its end, then let it end.
 
     what: configuration and name of the stage to start next. kill: gets the process id and the number of the try.
-    after_end: is called whenever the stage has come to its end, after `kills_in_a_row` kills at the latest.
+    after_end: is called whenever the stage has come to its end, after KILLS_IN_A_ROW kills at the latest.
     """
     kills = number = 0
     while kills < KILLS:
@@ -92,7 +92,7 @@ def kill_often(
         ended = server.status()
         kills += ended == signal.SIGKILL
         after_kill()
-        if ended == 0 or kills % kills_in_a_row == 0:
+        if ended == 0 or kills % KILLS_IN_A_ROW == 0:
             server.finish(*what())
             after_end()
     server.finish(*what())

@@ -23,15 +23,12 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
-from hapvr.steps.views import make_pseudo_labels, make_training_views
 from hapvr.steps.whitening import make_whitening
 
 PER_SHARD = {
     "videos": make_videos,
     "frames": make_frames,
     "features": make_features,
-    "training_views": make_training_views,
-    "pseudo_labels": make_pseudo_labels,
 }
 
 

@@ -20,7 +20,6 @@ from tests.steps.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
 
-KILLS_IN_A_ROW = 4
 SEARCH = {"index": {"min_indexed_rows": 64, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
 Answers = dict[str, list[tuple[str, float, float]]]
 
@@ -93,7 +92,7 @@ def check_whole(updates: Updates) -> None:
 
 @pytest.mark.parametrize("kind", ["build", "update"])
 def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
-    """Eight kills at random times, of builds from nothing and of updates that replace every shard."""
+    """Kills at random times, of builds from nothing and of updates that replace every shard."""
     rng = random.Random(kind)
     wanted = "all"
 
@@ -115,7 +114,6 @@ def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: 
         updates.server,
         lambda: (updates.configs[wanted], "index"),
         kill=lambda pid, _: kill_after(pid, rng.uniform(0, updates.seconds)),
-        kills_in_a_row=KILLS_IN_A_ROW,
         after_kill=lambda: check_whole(updates),
         after_end=after_end,
     )

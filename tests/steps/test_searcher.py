@@ -254,7 +254,7 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
 
 def test_without_calibration_nothing_is_unsure(copied: Project, tmp_path: Path) -> None:
     """The answer says that it cannot say; only the query's own file is a match."""
-    searcher = Searcher.open(copied, model=str(bundle_of(copied, tmp_path, calibrated=False)))
+    searcher = Searcher.open(copied, model=str(bundle_of(copied, tmp_path, fitted=None)))
     answer = searcher.search_id("in/long.mp4")
     assert (answer.headline, answer.precision) == (CANNOT_SAY, None)
     assert {match.verdict for match in answer.matches} == {None}
