@@ -195,6 +195,14 @@ def searchable(make_once: MakeOnce) -> Path:
 
 
 @pytest.fixture(scope="session")
+def onnx_bundle(make_once: MakeOnce) -> Path:
+    """A bundle with ONNX files; only to be read."""
+    from tests.scorer.bundles import make_bundle
+
+    return make_once("onnx bundle", lambda folder: make_bundle(folder, onnx=True)) / "bundle"
+
+
+@pytest.fixture(scope="session")
 def pooled_project(
     small_project: Project, clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory
 ) -> Project:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,16 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 def imported_modules(path: Path) -> set[str]:
     """Dotted names of all modules that a file imports, wherever in it."""
-    found = set()
+    return {name for name, _ in imports(path)}
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Each module that a file imports, and the dotted name of what it takes of it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from ((alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            yield from ((node.module, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def roots(folder: str) -> dict[Path, set[str]]:
@@ -121,39 +125,21 @@ def test_no_two_modules_of_networks_and_losses_import_each_other() -> None:
     assert sorted(found) == []
 
 
-# Each with its reason.
-PRIVATE_IMPORTS: dict[str, set[str]] = {}
-
-
 def test_nothing_private_is_imported() -> None:
     """A module that begins with an underscore is its owner's affair: no such import, of another package or of the
     standard library, and none of the parts of multiprocessing that are not documented."""
     undocumented = re.compile(
         r"multiprocessing\.(popen_\w+|spawn|reduction|resource_\w+|semaphore_tracker|util|forkserver)"
     )
-    found: dict[str, set[str]] = {}
-    for folder in ("hapvr", "assets", "pipelines"):
-        for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            names = {
-                name
-                for name in imported_names(path)
-                if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
-                if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
-            }
-            if names:
-                found[path.relative_to(CHECKOUT).as_posix()] = names
-    assert found == PRIVATE_IMPORTS
-
-
-def imported_names(path: Path) -> set[str]:
-    """Dotted names of all modules and of what is taken from them, wherever in a file."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    found = {
+        (path.relative_to(CHECKOUT), name)
+        for folder in ("hapvr", "assets", "pipelines")
+        for path in (CHECKOUT / folder).rglob("*.py")
+        for _, name in imports(path)
+        if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
+        if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
+    }
+    assert found == set()
 
 
 @pytest.mark.slow
