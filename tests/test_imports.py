@@ -168,6 +168,18 @@ def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_loads_no_library_of_the_work() -> None:
+    """Neither what works nor what reads configurations."""
+    heavy = {"hapvr.config", "torch", "numpy", "polars", "pyarrow", "yaml", "mlflow", "dagster", "timm", "yt_dlp"}
+    code = (
+        "import atexit, sys; from hapvr.cli import main\n"
+        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)); main()"
+    )
+    command = [sys.executable, "-c", code, "score", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stderr.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_project: Project) -> None:
     """Each shard is a run of its own, so their imports count as often as there are shards."""
