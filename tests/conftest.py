@@ -77,7 +77,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
     return {
         "name": "small",
         "data_root": str(data_root),
-        "shard_videos": 4,
+        "shard_videos": 8,
         "device": "cpu",
         "sources": [
             {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}

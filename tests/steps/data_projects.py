@@ -19,7 +19,7 @@ from tests.conftest import make_data, small_settings, write_clip, write_settings
 
 def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict[str, Any]:
     """The whole chain on one folder of training videos, as small as it goes."""
-    settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root)}
+    settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root), "shard_videos": 4}
     settings["sources"] = [{"kind": "folder", "name": "in", "path": str(videos)}]
     settings["whitening"] = {"dims": 8, "max_regions": 60}
     return settings | changes
