@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import dagster as dg
@@ -60,18 +61,27 @@ def test_sensors_and_schedules_are_stable() -> None:
 
 
 def test_automation_follows_the_configuration(tmp_path: Path) -> None:
-    """With `automation.enabled`, sensors and schedule start on, at the configured times."""
+    """With `enabled`, sensors and schedule start on, at the configured times. `run_resources` are on the runs of that job, and
+    the most of any on those of the automation; other jobs ask for nothing."""
     settings = small_settings(tmp_path, tmp_path / "data")
+    asking = {"ingest": {"num_cpus": 4}, "extract": {"num_cpus": 2, "num_gpus": 0.5}}
     settings["automation"] = {
         "enabled": True, "duplicates": True, "retrain_cron": "30 1 * * 3", "timezone": "Europe/Berlin",
+        "run_resources": asking,
     }  # fmt: skip
     with Storage().instance(tmp_path, write_settings(tmp_path / "config.yaml", settings)):
+        from pipelines.automation import missing_and_outdated
         from pipelines.definitions import defs
 
         repository = defs.get_repository_def()
         (schedule,) = repository.schedule_defs
         assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 1 * * 3", "Europe/Berlin")
         assert {one.default_status.value for one in (schedule, *repository.sensor_defs)} == {"RUNNING"}
+        asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
+        for name, wanted in asking.items():
+            assert json.loads(asked.pop(name) or "") == wanted
+        assert set(asked.values()) == {None}
+        assert json.loads(missing_and_outdated.run_tags["dagster-ray/config"]) == {"num_cpus": 4.0, "num_gpus": 0.5}
 
 
 def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:

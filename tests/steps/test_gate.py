@@ -133,7 +133,8 @@ def champion(project: Project) -> int | None:
 
 
 def test_a_better_version_becomes_champion(project: Project) -> None:
-    """The numbers, the version compared with and both runs stay on the version and its run."""
+    """The numbers, the version compared with and both runs stay on the version and its run. Decided once, a version is not
+    decided on again: a repeated registration does not undo a rollback."""
     first, one = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     decision = make_decision(project, second, two)
@@ -153,6 +154,11 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
         "own-test/DSVR", "own-test/DSVD", "own-test/parts",
     }  # fmt: skip
     assert [entry.version for entry in history(tracker.client, name)] == [one, two]
+    set_champion(tracker.client, name, one, how="rollback", reason="complaints")
+    again = make_decision(project, second, two)
+    assert not again.promoted
+    assert "decided before" in again.reason
+    assert champion(project) == one
 
 
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
@@ -199,20 +205,6 @@ def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     decision = make_decision(project, same, three)
     assert not decision.promoted
     assert "not clearly better" in decision.reason
-    assert champion(project) == one
-
-
-def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> None:
-    """Decided once, a version is not decided on again."""
-    _, one = champion_with(project, gain=0.5)
-    second, two = evaluated(project, "second", gain=6.0)
-    assert make_decision(project, second, two).promoted
-    set_champion(
-        tracker_of(project).client, project.config.tracking.registered_model, one, how="rollback", reason="complaints"
-    )
-    again = make_decision(project, second, two)
-    assert not again.promoted
-    assert "decided before" in again.reason
     assert champion(project) == one
 
 
