@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.data.manifest import shard_keys
 from hapvr.errors import ConfigError
 from hapvr.health import health
 from hapvr.registry.versions import rollback
@@ -21,6 +22,7 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import note_tick
 from hapvr.steps.training import tracker_of
+from hapvr.steps.videos import make_videos
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
 from tests.steps.search_projects import bundle_of, copied, register_bundle
@@ -45,6 +47,8 @@ def test_what_needs_a_person_is_found_and_told_once(
     however often somebody looks; and another one when a condition comes back."""
     monkeypatch.setenv("WEBHOOK_KEY", SECRET)
     project = copied(searchable, tmp_path, videos=True)
+    for key in shard_keys(project.root):
+        make_videos(project, key)
     config, root = tmp_path / "config.yaml", project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
     settings = project.config.stored() | {"watch": {"webhook": webhook, "min_free_bytes": 0}}

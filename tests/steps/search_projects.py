@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -126,7 +128,12 @@ def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -
     config = folder / "config.yaml"
     text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / part), str(folder / part))
     config.write_text(text, encoding="utf-8")
-    return Project.open(config, folder=folder, overrides=settings)
+    project = Project.open(config, folder=folder, overrides=settings)
+    for key in shard_keys(project.root) if videos else ():
+        rows = read_manifest_shard(project.root, key)
+        moved = [replace(row, uri=row.uri.replace(str(made), str(folder))) for row in rows]
+        write_manifest_shard(project.root, key, moved)
+    return project
 
 
 def register_bundle(project: Project, bundle: Path) -> int:
