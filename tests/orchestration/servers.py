@@ -99,7 +99,7 @@ def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
             wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)
             yield found
         finally:
-            family = psutil.Process(process.pid).children(recursive=True)
+            family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             process.send_signal(signal.SIGINT)
             process.wait(timeout=120)
-            assert psutil.wait_procs(family, timeout=30)[1] == []
+            assert psutil.wait_procs(family, timeout=60)[1] == []
