@@ -42,12 +42,15 @@ from hapvr.upkeep import verify_root
 from tests.commands.conftest import invoke
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
 from tests.scorer.bundles import write_scenes
-from tests.steps.data_projects import digests, open_project
+from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.search_projects import (
+    DIMS,
     LONG,
+    bundle_of,
     copied,
     register_bundle,
     with_real_weights,
+    write_collection,
 )
 
 pytestmark = pytest.mark.slow
@@ -59,24 +62,23 @@ STAGES |= {"duplicate_pairs", "duplicate_groups", "watch_matches", "watch", "mar
 
 
 @pytest.fixture(scope="session")
-def made(make_once: MakeOnce, searchable: Path) -> Path:
+def made(make_once: MakeOnce) -> Path:
     """The folder of a collection whose every stage, index, table, training and store has something of VIDEO."""
-    return make_once("forgettable", lambda folder: make(folder, searchable))
+    return make_once("forgettable", make)
 
 
-def make(folder: Path, searchable: Path) -> None:
-    project = copied(searchable, folder, videos=True)
-    write_scenes(folder / "videos" / f"{MARKER}.mp4", [*LONG[2:], 600, 601])
-    write_scenes(folder / "videos" / "news.mp4", list(range(610, 616)))
+def make(folder: Path) -> None:
+    videos = write_collection(folder / "videos")
+    write_scenes(videos / f"{MARKER}.mp4", [*LONG[2:], 600, 601])
     write_scenes(folder / "queries" / "leak.mp4", [500, *LONG[8:18], 501])
+    settings = folder_settings(videos, folder / "data")
+    settings |= {"whitening": {"dims": DIMS, "max_regions": 2000}, "shard_videos": 4}
     lists = [{"name": "leaked", "path": str(folder / "queries"), "min_probability": 0.5}]
-    watch = {"lists": lists, "webhook": {"url": "http://127.0.0.1:9/nobody"}}
-    project = open_project(folder, project.config.model_dump(mode="json") | {"watch": watch})
-    (key,) = set(make_feature_data(project)) - current_index(project.root).shards(project.root).keys()
-    register_bundle(project, with_real_weights(folder / "bundle-0"))
-    for name in ("training_views", "pseudo_labels"):
-        CHAIN[name].run(project, key)
-    for name in ("frame_descriptors", "search_index", "duplicate_pairs"):
+    settings["watch"] = {"lists": lists, "webhook": {"url": "http://127.0.0.1:9/nobody"}}
+    project = open_project(folder, settings)
+    make_feature_data(project)
+    register_bundle(project, with_real_weights(bundle_of(project, folder)))
+    for name in ("training_views", "pseudo_labels", "frame_descriptors", "search_index", "duplicate_pairs"):
         run(project, name)
     mark(project.root, VIDEO, "in/long.mp4", "match")
     mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
