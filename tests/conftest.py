@@ -77,7 +77,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
     return {
         "name": "small",
         "data_root": str(data_root),
-        "shard_videos": 4,
+        "shard_videos": 8,
         "device": "cpu",
         "sources": [
             {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}
@@ -192,6 +192,14 @@ def searchable(make_once: MakeOnce) -> Path:
     from tests.steps.search_projects import searchable_project
 
     return make_once("searchable project", searchable_project)
+
+
+@pytest.fixture(scope="session")
+def onnx_bundle(make_once: MakeOnce) -> Path:
+    """A bundle with ONNX files; only to be read."""
+    from tests.scorer.bundles import make_bundle
+
+    return make_once("onnx bundle", lambda folder: make_bundle(folder, onnx=True)) / "bundle"
 
 
 @pytest.fixture(scope="session")

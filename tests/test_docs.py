@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from hapvr.cli import app
+from hapvr.config_reference import markdown
 from tests.conftest import CHECKOUT
 
 PLACEHOLDER = re.compile(r"\.\.\.|\b(?:NAME|PATH|KEY|STAGE|DIR|N)\b")
@@ -63,6 +64,12 @@ def test_operations_lists_every_sensor_and_schedule() -> None:
     repository = defs.get_repository_def()
     for definition in (*repository.sensor_defs, *repository.schedule_defs):
         assert f"`{definition.name}`" in text
+
+
+def test_the_committed_reference_is_current() -> None:
+    """`make docs` writes it; this fails after a change of hapvr/config.py without that."""
+    committed = (CHECKOUT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert committed == markdown(), "docs/configuration.md is old; run `make docs`"
 
 
 def test_paths_in_the_documents_exist() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,16 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 def imported_modules(path: Path) -> set[str]:
     """Dotted names of all modules that a file imports, wherever in it."""
-    found = set()
+    return {name for name, _ in imports(path)}
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Each module that a file imports, and the dotted name of what it takes of it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            yield from ((alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+            yield from ((node.module, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def roots(folder: str) -> dict[Path, set[str]]:
@@ -121,51 +125,31 @@ def test_no_two_modules_of_networks_and_losses_import_each_other() -> None:
     assert sorted(found) == []
 
 
-# Each with its reason.
-PRIVATE_IMPORTS: dict[str, set[str]] = {}
-
-
 def test_nothing_private_is_imported() -> None:
     """A module that begins with an underscore is its owner's affair: no such import, of another package or of the
     standard library, and none of the parts of multiprocessing that are not documented."""
     undocumented = re.compile(
         r"multiprocessing\.(popen_\w+|spawn|reduction|resource_\w+|semaphore_tracker|util|forkserver)"
     )
-    found: dict[str, set[str]] = {}
-    for folder in ("hapvr", "assets", "pipelines"):
-        for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            names = {
-                name
-                for name in imported_names(path)
-                if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
-                if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
-            }
-            if names:
-                found[path.relative_to(CHECKOUT).as_posix()] = names
-    assert found == PRIVATE_IMPORTS
-
-
-def imported_names(path: Path) -> set[str]:
-    """Dotted names of all modules and of what is taken from them, wherever in a file."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    found = {
+        (path.relative_to(CHECKOUT), name)
+        for folder in ("hapvr", "assets", "pipelines")
+        for path in (CHECKOUT / folder).rglob("*.py")
+        for _, name in imports(path)
+        if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
+        if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
+    }
+    assert found == set()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("hapvr, hapvr.cli", {"torch", "mlflow", "timm", "polars"}),
         (
             "hapvr.steps.training, hapvr.steps.evaluation",
             {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
         ),
-        ("hapvr.steps.sources, hapvr.steps.frames, hapvr.steps.quality", {"torch", "mlflow"}),
         (
             "hapvr.commands.scoring, hapvr.scorer.bundle",
             {"torch", "polars", "pyarrow", "mlflow", "openvino"},
@@ -178,19 +162,31 @@ def imported_names(path: Path) -> set[str]:
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
-    """The command line's module loads no library of seconds, stages without a frozen network do not load timm, and those
-    that decode do not load torch."""
+    """What answers does not load torch, and what trains does not load timm."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
     assert done.stdout.strip() == "[]"
 
 
+def test_help_loads_no_library_of_the_work() -> None:
+    """Neither what works nor what reads configurations."""
+    heavy = {"hapvr.config", "torch", "numpy", "polars", "pyarrow", "yaml", "mlflow", "dagster", "timm", "yt_dlp"}
+    code = (
+        "import atexit, sys; from hapvr.cli import main\n"
+        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)); main()"
+    )
+    command = [sys.executable, "-c", code, "score", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CHECKOUT)
+    assert done.stderr.strip() == "[]"
+
+
 @pytest.mark.slow
-def test_the_check_of_a_shard_loads_neither_networks_nor_the_index(small_project: Project) -> None:
-    """It follows every shard in a run of its own, so its imports count as often as there are shards."""
+def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_project: Project) -> None:
+    """Each shard is a run of its own, so their imports count as often as there are shards."""
     folder = Path(small_project.config.data_root).parent
     code = (
-        "import sys; from pathlib import Path; from hapvr.steps.project import Project; from hapvr.steps import quality\n"
+        "import sys; from pathlib import Path; from hapvr.steps.project import Project\n"
+        "from hapvr.steps import frames, quality, sources\n"
         "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
         "for check in (quality.check_videos, quality.check_frames):\n"
         "    assert check(project, 'own-test-00000')\n"

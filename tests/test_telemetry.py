@@ -10,18 +10,21 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import CHECKOUT, write_clip
+from tests.orchestration.servers import wait_for
 
 SWITCHES = ("DO_NOT_TRACK", "TELEMETRY", "HF_HUB_OFFLINE", "JOB_EXECUTION", "USAGE_STATS")
 NAMESPACE = ("unshare", "--map-root-user", "--net")
 ALL_ADDRESSES = ("link set lo up", "addr add 192.0.2.1/32 dev lo", "route add local default dev lo")
 """What `ip` is told so that the loopback device takes packets to every address."""
 HAPVR = "from hapvr.cli import main; main()"
-SERVER_S = 12
+LATER_S = 2
+"""What a server sends after its first answer is seen, too."""
 pytestmark = pytest.mark.skipif(
     not shutil.which("ip") or subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
     reason="needs network namespaces and iproute2",
@@ -71,11 +74,10 @@ def main(folder: Path) -> int:
     os.environ["HAPVR_CONFIG"] = str(folder / "collection" / "collection.yaml")
     for command in (["-c", HAPVR, "serve", "--port", "8000", *collection], ["-m", "pipelines.ui"]):
         server = subprocess.Popen([sys.executable, *command], start_new_session=True)
-        try:
-            server.wait(SERVER_S * (1 + command.count("pipelines.ui")))
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(60)
+        wait_for("http://127.0.0.1:8000/health")
+        time.sleep(LATER_S)
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(60)
         if seen:
             print(command, seen)  # noqa: T201
             return 1

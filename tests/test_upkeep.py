@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,12 +14,15 @@ from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
-from hapvr.steps.training import close_training, finish_training, prepare_training, run_training
+from hapvr.steps.training import close_training, finish_training, prepare_training
 from hapvr.steps.videos import make_videos
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
-from tests.conftest import open_small_project, write_clip, write_settings
-from tests.scorer.bundles import make_bundle
+from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project
+from tests.steps.search_projects import copied
+from tests.steps.test_data_download import KEY, web_project
+from tests.train.runs import run as train
+from tests.video.site import serve
 
 CUT = {".json", ".parquet"}
 MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
@@ -99,14 +97,11 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     """Each kind of file is named when it is damaged; scores are made again, and bad checkpoints set aside."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data")
-    shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
-    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
-    project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
-    root = tmp_path / "data"
+    project, root = copied(small_project.folder, tmp_path), tmp_path / "data"
+    shutil.rmtree(root / "models", ignore_errors=True)  # those of other tests
     prepare_training(project, "begun", tags={})
     run = prepare_training(project, "ended", tags={})
-    run_training(project, run)
+    train(project, run.folder)
     finish_training(project, run)
     make_benchmark_scores(project, run, "own-test")
     assert damaged(project) == []
@@ -130,12 +125,10 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bundles_of_untrained_models(tmp_path: Path) -> None:
+def test_bundles_of_untrained_models(onnx_bundle: Path, tmp_path: Path) -> None:
     """They are of no training, and lie beside those that are."""
     project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
-    folder = tmp_path / "data" / "models" / "untrained-0"
-    bundle = make_bundle(folder, onnx=True)
-    shutil.rmtree(folder / "network")
+    bundle = shutil.copytree(onnx_bundle, tmp_path / "data" / "models" / "untrained-0" / "bundle")
     assert damaged(project) == []
     for name in ("backbone.safetensors", "scorer.json", "onnx/embed.onnx"):
         whole = (bundle / name).read_bytes()
@@ -143,17 +136,6 @@ def test_bundles_of_untrained_models(tmp_path: Path) -> None:
         (found,) = damaged(project)
         assert str(bundle) in found.message, found
         (bundle / name).write_bytes(whole)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """A web site of a folder's files; its address."""
-    folder.mkdir()
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def recorded_path(project: Project, key: str, path: str) -> None:
@@ -181,16 +163,10 @@ def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, plac
 
 def test_a_fetched_video_whose_server_is_gone_is_kept(tmp_path: Path) -> None:
     """One flipped bit: the repair says that the file cannot be had again, and leaves it as it is."""
-    with served(tmp_path / "site") as address:
-        write_clip(tmp_path / "site" / "0.mp4", seed=0, seconds=2)
-        (tmp_path / "list.csv").write_text(f"video_id,url\na,{address}/0.mp4\n")
-        settings = folder_settings(tmp_path / "site", tmp_path / "data")
-        settings["sources"] = [{"kind": "list", "name": "in", "path": str(tmp_path / "list.csv")}]
-        settings["download"] = {"retries": 0}
-        project = open_project(tmp_path, settings)
-        make_manifest(project)
-        make_videos(project, "in-00000")
-    (row,) = project.shard("videos", "in-00000").rows()
+    with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
+        project = web_project(tmp_path, site, ["0.mp4"])
+        make_videos(project, KEY)
+    (row,) = project.shard("videos", KEY).rows()
     assert row["status"] == "ok", row
     fetched = Path(row["path"])
     damage(fetched)

@@ -113,11 +113,8 @@ def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.db").write_bytes(b"")
     (folder / "cut.db").write_bytes(b"SQLite format 3\0" + bytes(range(256)))
     bundles = folder / "bundles"
-    for name in ("no-weights", "cut-weights"):
-        made = make_bundle(bundles / name)
-        made.rename(bundles / f"{name}.made")
-        shutil.rmtree(bundles / name)
-        (bundles / f"{name}.made").rename(bundles / name)
+    shutil.copytree(make_bundle(tmp_path_factory.mktemp("whole")), bundles / "no-weights")
+    shutil.copytree(bundles / "no-weights", bundles / "cut-weights")
     (bundles / "no-weights" / "backbone.safetensors").unlink()
     weights = bundles / "cut-weights" / "whitening.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
@@ -131,7 +128,8 @@ def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a configuration of no videos and damaged files, and an empty cache."""
-    shutil.copytree(damaged_files, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(damaged_files, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bundles"))
+    (tmp_path / "bundles").symlink_to(damaged_files / "bundles")
     (tmp_path / "videos").mkdir()
     write_settings(tmp_path / "config.yaml", small_settings(tmp_path / "videos", tmp_path / "data"))
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ def test_an_index_is_made_and_shown(call: Call, folder: Path, monkeypatch: pytes
     made = call("index", "update", *options, "--model", "network-0", "--json")
     assert made.code == 0, made.error
     assert made.json["passed"]
-    assert len(made.json["added"]) == len(made.json["shards"]) > 3
+    assert len(made.json["added"]) == len(made.json["shards"]) > 1
     assert made.json["model"] == str(folder / "network-0")
     shown = call("index", "status", *options, "--json").json
     assert {name: shown[name] for name in ("videos", "frames", "digest", "place")} == {

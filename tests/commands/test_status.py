@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.data.manifest import shard_keys
 from hapvr.errors import ConfigError
 from hapvr.health import health
 from hapvr.registry.versions import rollback
@@ -21,9 +22,10 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import note_tick
 from hapvr.steps.training import tracker_of
+from hapvr.steps.videos import make_videos
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
-from tests.steps.search_projects import bundle_of, register_bundle, searchable_project
+from tests.steps.search_projects import bundle_of, copied, register_bundle
 from tests.steps.test_alerts import Receiver, receiver  # noqa: F401
 
 SECRET = "a key of sixteen letters or more"
@@ -37,19 +39,22 @@ def told(hook: Receiver) -> list[str]:
 def test_what_needs_a_person_is_found_and_told_once(
     call: Call,
     receiver: Receiver,  # noqa: F811
+    searchable: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stopped automation, a champion that does not answer, a full disk and a drive that is away: one signed message each,
     however often somebody looks; and another one when a condition comes back."""
     monkeypatch.setenv("WEBHOOK_KEY", SECRET)
-    project = searchable_project(tmp_path)
+    project = copied(searchable, tmp_path, videos=True)
+    for key in shard_keys(project.root):
+        make_videos(project, key)
     config, root = tmp_path / "config.yaml", project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
     settings = project.config.stored() | {"watch": {"webhook": webhook, "min_free_bytes": 0}}
     settings["automation"]["enabled"] = True
     write_settings(config, settings)
-    first = register_bundle(project, bundle_of(project, tmp_path))
+    first = register_bundle(project, tmp_path / "bundle-0")
     update_index(project, search_model(project))
     fine = call("status", "--config", config, "--tell", "--json")
     assert (fine.code, fine.json["concerns"], told(receiver)) == (0, [], [])

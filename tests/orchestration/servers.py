@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hapvr.steps.project import Project
 from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, write_settings
@@ -50,14 +52,15 @@ def wait_until(condition: Any, what: str, *, timeout_s: float = 900) -> Any:
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of Dagster, MLflow and the search service, the project that they show, and the folder of its configuration
-    and instance."""
+    """Addresses of Dagster, MLflow and the search service, the project that they show, the folder of its configuration and
+    instance, and the process that started them."""
 
     dagster: str
     mlflow: str
     search: str
     project: Project
     folder: Path
+    process: psutil.Process
 
     def graphql(self, query: str, **variables: Any) -> Any:
         """Data of a GraphQL answer."""
@@ -76,7 +79,8 @@ def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
-    """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once they answer."""
+    """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once they answer. Ctrl-C ends them
+    all."""
     environment = environment_in(folder, settings)
     config = Path(environment["HAPVR_CONFIG"])
     dagster_port, mlflow_port, search_port = free_port(), free_port(), free_port()
@@ -88,12 +92,14 @@ def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
         )
         try:
             addresses = (f"http://127.0.0.1:{port}" for port in (dagster_port, mlflow_port, search_port))
-            found = Servers(*addresses, Project.open(config), folder)
+            found = Servers(*addresses, Project.open(config), folder, psutil.Process(process.pid))
             wait_for(f"{found.mlflow}/health", timeout_s=300)
             wait_for(f"{found.dagster}/server_info", timeout_s=300)
             wait_for(f"{found.search}/health", timeout_s=300)
             wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)
             yield found
         finally:
-            process.send_signal(signal.SIGTERM)
+            family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            process.send_signal(signal.SIGINT)
             process.wait(timeout=120)
+            assert psutil.wait_procs(family, timeout=60)[1] == []

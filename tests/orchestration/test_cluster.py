@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -11,8 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from hapvr.config import AutomationConfig, Job
-from tests.conftest import CHECKOUT, small_settings, write_settings
-from tests.orchestration.conftest import Storage
+from tests.conftest import CHECKOUT
 
 
 def instance_file(folder: str) -> dict[str, Any]:
@@ -35,23 +32,6 @@ def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     assert {key: cluster[key] for key in default if key != "concurrency"} == {
         key: default[key] for key in default if key != "concurrency"
     }
-
-
-def test_runs_ask_for_what_the_configuration_says(tmp_path: Path) -> None:
-    """`automation.run_resources` is on the runs of that job, and the most of any on those of the automation; other jobs ask for nothing."""
-    settings = small_settings(tmp_path, tmp_path / "data")
-    asking = {"ingest": {"num_cpus": 4}, "extract": {"num_cpus": 2, "num_gpus": 0.5}}
-    settings["automation"] = {"run_resources": asking}
-    config = write_settings(tmp_path / "config.yaml", settings)
-    with Storage().instance(tmp_path, config):
-        from pipelines.automation import missing_and_outdated
-        from pipelines.definitions import defs
-
-        asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
-        for name, wanted in asking.items():
-            assert json.loads(asked.pop(name) or "") == wanted
-        assert set(asked.values()) == {None}
-        assert json.loads(missing_and_outdated.run_tags["dagster-ray/config"]) == {"num_cpus": 4.0, "num_gpus": 0.5}
 
 
 def test_resources_are_for_jobs_that_there_are() -> None:

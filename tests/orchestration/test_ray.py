@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from hapvr.steps.project import Project
 from pipelines.ui import free_port
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import NewDatabase
+from tests.orchestration.servers import wait_until
 from tests.steps.object_store import empty_bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -50,14 +50,6 @@ class Cluster:
         for process in family:
             process.kill()
         psutil.wait_procs(family, timeout=30)
-
-
-def wait_until(reached: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Looks twice a second; fails by name."""
-    end = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < end, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.5)
 
 
 def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -11,12 +11,8 @@ import polars as pl
 import pytest
 
 from hapvr.data.features import collection_shards
-from hapvr.model.checkpoint import load_network
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.whitening import load_whitening
-from hapvr.registry.versions import log_model, promote, register, rollback
+from hapvr.registry.versions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark
 from hapvr.steps.duplicates import GROUPS_PLACE
@@ -27,28 +23,15 @@ from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, execute, materialize, requested
 from tests.registry.empty_store import new_store
-from tests.steps.search_projects import copied_project, network_folder, with_real_weights
+from tests.steps.search_projects import bundle_of, copied_project, register_bundle, with_real_weights
 
 pytestmark = pytest.mark.slow
 
 
-def registered(project: Project, *, seed: int, calibrated: Calibration | None = None) -> int:
-    """A version of the project's model with a network of this seed, on the project's own features."""
-    tracker = tracker_of(project)
-    run_id = tracker.start(f"run-{seed}", name=f"run-{seed}", params={}, tags={})
-    config = project.config
-    parts = BundleParts(
-        network_folder=network_folder(project.folder, seed=seed),
-        backbone=load_backbone(config.backbone),
-        whitening=load_whitening(project.root),
-        sampling=config.sampling,
-        calibration=calibrated,
-    )
-    bundle = with_real_weights(write_bundle(project.folder / f"bundle-{seed}", parts))
-    assert load_network(bundle / "network")
-    uri = log_model(tracker, run_id, bundle)
-    tracker.client.set_terminated(run_id)
-    return register(tracker, config.tracking.registered_model, run_id=run_id, model_uri=uri, target=0.5, tags={})
+def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:
+    """One more version of the project's model, with a network of this seed, is the champion."""
+    bundle = bundle_of(project, project.folder, seed=seed, fitted=fitted)
+    register_bundle(project, with_real_weights(bundle))
 
 
 @pytest.fixture
@@ -109,10 +92,9 @@ def test_descriptors_and_index_follow_features_and_champions(
 ) -> None:
     """No champion; a champion; its descriptors; its index; nothing to do; another champion; a rollback."""
     project, instance = searched
-    client = tracker_of(project).client
     keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {}
-    promote(client, "hapvr", registered(project, seed=0), reason="first")
+    champion(project, seed=0)
     assert tick(instance) == {"frame_descriptors": keys}
     for key in keys:
         assert materialize(instance, "frame_descriptors", shard=key).success
@@ -124,12 +106,12 @@ def test_descriptors_and_index_follow_features_and_champions(
     assert passed(instance, "search_index", "recall")
     assert tick(instance) == {}
     first = current_index(project.root)
-    promote(client, "hapvr", registered(project, seed=1), reason="second")
+    champion(project, seed=1)
     assert current_index(project.root) == first
     assert tick(instance) == {"frame_descriptors": keys}
     assert materialize(instance, "search_index").success  # it makes the descriptors that are missing
     assert current_index(project.root).model == "models:/hapvr/2"
-    rollback(client, "hapvr", reason="back")
+    rollback(tracker_of(project).client, "hapvr", reason="back")
     assert search_model(project).digest == first.digest
     assert tick(instance) == {"search_index": [""]}
     assert materialize(instance, "search_index").success
@@ -137,13 +119,17 @@ def test_descriptors_and_index_follow_features_and_champions(
     assert tick(instance) == {}
 
 
-def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.DagsterInstance]) -> None:
-    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; a mark."""
+def test_duplicates_and_watch_lists_follow_the_index(
+    searched: tuple[Project, dg.DagsterInstance], clips_folder: Path
+) -> None:
+    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; marks; a list of
+    one clip of the collection and a file that is no video, with a webhook that is away."""
     project, instance = searched
-    client = tracker_of(project).client
-    automate_duplicates(project)
+    settings = project.config.model_dump(mode="json")
+    settings["automation"]["duplicates"] = True
+    write_settings(project.folder / "config.yaml", settings)
     assert tick(instance) == {}
-    promote(client, "hapvr", registered(project, seed=0), reason="first")
+    champion(project, seed=0)
     assert materialize(instance, "search_index").success
     keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {"duplicate_pairs": keys}
@@ -154,7 +140,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
 
-    promote(client, "hapvr", registered(project, seed=1, calibrated=sure_of_all()), reason="second")
+    champion(project, seed=1, fitted=sure_of_all())
     assert materialize(instance, "search_index").success
     seen: set[str] = set()
     for key in keys[:-1]:
@@ -187,36 +173,14 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
     together = members.filter(pl.col("video_id").is_in([kept, other]))["group"]
     assert together.n_unique() == len(together)
 
-
-def automate_duplicates(project: Project) -> None:
-    settings = project.config.model_dump(mode="json")
-    settings["automation"]["duplicates"] = True
-    write_settings(project.folder / "config.yaml", settings)
-
-
-def sure_of_all() -> Calibration:
-    """As if all other pairs had similarities about -0.9, so that a network of random weights finds pairs and copies."""
-    steps = [step / 100 for step in range(20)]
-    return fit_calibration(
-        [-0.7 + step for step in steps], [-0.99 + step for step in steps], source={}, frame_threshold=-0.9
-    )
-
-
-def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstance], clips_folder: Path) -> None:
-    """No lists; a list of one clip of the collection and a file that is no video; a webhook that is away."""
-    project, instance = searched
     (project.folder / "watched").mkdir()
     for name in ("clip 01.mp4", "text.mp4"):
         shutil.copy(clips_folder / name, project.folder / "watched" / name)
-    settings = project.config.model_dump(mode="json")
     settings["watch"] = {
         "lists": [{"name": "leaked", "path": str(project.folder / "watched"), "min_probability": 0.5}],
         "webhook": {"url": "http://127.0.0.1:9/nobody"},
     }
     write_settings(project.folder / "config.yaml", settings)
-    promote(tracker_of(project).client, "hapvr", registered(project, seed=0, calibrated=sure_of_all()), reason="first")
-    assert materialize(instance, "search_index").success
-    keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {"watch_matches": sorted(keys)}
     for key in keys:
         assert materialize(instance, "watch_matches", shard=key).success
@@ -230,3 +194,11 @@ def test_watch_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstanc
         assert materialize(instance, "watch_matches", shard=key).success
     assert passed(instance, "watch_matches", "queries_usable")
     assert tick(instance) == {}
+
+
+def sure_of_all() -> Calibration:
+    """As if all other pairs had similarities about -0.9, so that a network of random weights finds pairs and copies."""
+    steps = [step / 100 for step in range(20)]
+    return fit_calibration(
+        [-0.7 + step for step in steps], [-0.99 + step for step in steps], source={}, frame_threshold=-0.9
+    )

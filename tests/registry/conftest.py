@@ -12,7 +12,8 @@ import pytest
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import log_model, promote, register
 from hapvr.scorer.calibration import fit_calibration
-from tests.registry.empty_store import free_port, mlflow_server, new_store
+from pipelines.ui import free_port
+from tests.registry.empty_store import mlflow_server, new_store
 from tests.scorer.bundles import make_bundle, write_scenes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,13 +33,6 @@ def new_store(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mlflow.db").write_bytes(empty_store())
     return f"sqlite:///{folder}/mlflow.db"
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The commands and programs that the documents print run as they are printed."""
+"""The programs that the documents print run as they are printed."""
 
 from __future__ import annotations
 
@@ -49,29 +49,10 @@ def programs(name: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", document(name), flags=re.MULTILINE | re.DOTALL)
 
 
-def commands(name: str, heading: str) -> list[str]:
-    """The indented lines under a heading, without prompts for other machines."""
-    section = document(name).split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^    (\S.*)$", section, flags=re.MULTILINE)
-
-
 def test_programs_of_readme_and_the_python_page(folder: Path) -> None:
-    """The registered model, the scorer, another prior and a benchmark, each as printed."""
-    (readme,) = programs("README.md")
-    registered, *library = programs("docs/python.md")
-    library = [program for program in library if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
-    run([sys.executable, "-c", f"{readme}\n{registered}"], folder)
+    """The registered model, the scorer, another prior and a benchmark, each as printed; no second database appears."""
+    written = programs("README.md") + programs("docs/python.md")
+    library = [program for program in written if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
     printed = run([sys.executable, "-c", "\n".join(library)], folder)
     assert "absent.mp4 None None None missing_file" in printed
-
-
-def test_first_commands_of_the_serving_page(folder: Path) -> None:
-    """`hapvr score` and `mlflow models predict` find the registry, and no second database appears."""
-    printed = commands("docs/serving.md", "Three ways to ask")
-    last = next(number for number, line in enumerate(printed) if line.startswith("mlflow models predict"))
-    wanted = [line for line in printed[: last + 1] if not line.startswith("source ")]
-    script = "\n".join(wanted).replace("https://example.org/c.mp4", "c.mp4")
-    assert script.count("c.mp4") == 1
-    assert run(["bash", "-e", "-c", script], folder).count(".mp4") >= 2
-    assert "similarity" in (folder / "rows.json").read_text()
     assert list(folder.glob("*.db")) == []

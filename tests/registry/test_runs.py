@@ -20,7 +20,8 @@ from hapvr.steps.training import (
     training_environment,
 )
 from hapvr.train.run_folder import read_history
-from tests.registry.empty_store import free_port, mlflow_server
+from pipelines.ui import free_port
+from tests.registry.empty_store import mlflow_server
 from tests.train.killed import read_history_so_far
 from tests.train.runs import with_train
 

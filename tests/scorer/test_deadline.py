@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
 
 from hapvr.errors import VideoError
 from hapvr.scorer.access import ComputeLock, Deadline
-
-
-def test_turns_come_in_the_order_of_asking() -> None:
-    """A thread that gives the lock back and asks again waits behind those that asked before."""
-    lock, order = ComputeLock(), list[str]()
-    first_has_it, others_wait = threading.Event(), threading.Event()
-
-    def long_request() -> None:
-        for batch in range(3):
-            with lock.hold(Deadline(60)):
-                order.append(f"long {batch}")
-                first_has_it.set()
-                others_wait.wait(60)
-
-    def short_request() -> None:
-        with lock.hold(Deadline(60)):
-            order.append("short")
-
-    threads = [threading.Thread(target=long_request), threading.Thread(target=short_request)]
-    threads[0].start()
-    assert first_has_it.wait(60)
-    threads[1].start()
-    while len(lock._waiting) < 2:
-        time.sleep(0.01)
-    others_wait.set()
-    for thread in threads:
-        thread.join(60)
-    assert order == ["long 0", "short", "long 1", "long 2"]
 
 
 def test_waiting_for_a_turn_ends_at_the_deadline() -> None:

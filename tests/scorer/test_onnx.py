@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.torch_bundle import TorchNetworks, load_networks
 from hapvr.scorer.videos import center_crop
 from hapvr.seeding import numpy_rng, torch_rng
-from tests.scorer.bundles import BACKBONE, make_bundle
+from tests.scorer.bundles import BACKBONE
 
 
 def parts(**settings: Any) -> dict[str, Any]:
@@ -50,7 +51,6 @@ def parts(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {
             "symmetric_chamfer": True,
             "padding_mode": "replicate",
@@ -112,9 +112,9 @@ def test_crops_are_those_of_torch() -> None:
 
 
 @pytest.mark.slow
-def test_a_bundle_scores_alike_by_onnx_and_torch(tmp_path: Path, scenes: Path) -> None:
+def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Path, scenes: Path) -> None:
     """Similarities and segments of real files; the engine does not import torch, and a changed file is refused."""
-    folder = make_bundle(tmp_path, onnx=True)
+    folder = shutil.copytree(onnx_bundle, tmp_path / "bundle")
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
     pairs = [(scenes / query, scenes / reference) for query in names for reference in names]
     scorer = load_bundle(folder)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
-from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +14,7 @@ from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import Segment
 from tests.scorer.bundles import SAMPLING, make_bundle, write_scenes
+from tests.video.site import serve
 
 FRAME_S = 1 / SAMPLING.fps
 
@@ -112,31 +109,21 @@ def test_files_outside_the_roots_are_refused(scorer: VideoScorer, scenes: Path, 
     assert reasons == ["not_allowed", "not_allowed", "not_allowed", "missing_file"]
 
 
-@pytest.fixture
-def website(scenes: Path) -> Iterator[str]:
-    """The clips on a real web server."""
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(scenes))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.slow
-def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path, website: str) -> None:
-    """A fetched clip scores as the file does; an absent one and one that is too large are rows; nothing is left behind."""
-    urls = [f"{website}/copy.mp4", f"{website}/absent.mp4", f"{website}/bad.mp4"]
-    access = Access(hosts=frozenset({"127.0.0.1"}))
-    rows = scorer.score_pairs([(scenes / "a.mp4", url) for url in urls], access=access)
+def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path) -> None:
+    """A fetched clip scores as the file does; an absent one and one that is too large are rows."""
+    with serve((scenes / "copy.mp4").read_bytes()) as site:
+        urls = [f"{site.address}/{name}" for name in ("copy.mp4", "404/absent.mp4", "page.html")]
+        access = Access(hosts=frozenset({"127.0.0.1"}))
+        rows = scorer.score_pairs([(scenes / "a.mp4", url) for url in urls], access=access)
+        small = scorer.limits.model_copy(update={"max_bytes": 1000})
+        (large,) = scorer.score_pairs([(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small)
+        (refused,) = scorer.score_pairs([(urls[0], urls[0])])
     assert rows[0].similarity == pytest.approx(scorer.score(scenes / "a.mp4", scenes / "copy.mp4"))
     assert rows[1].error.startswith("http_404: ")
     assert rows[2].similarity is None
-    small = scorer.limits.model_copy(update={"max_bytes": 1000})
-    (row,) = scorer.score_pairs([(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small)
-    assert row.error.startswith("too_large: ")
-    (row,) = scorer.score_pairs([(urls[0], urls[0])])
-    assert row.error.startswith("not_allowed: ")
+    assert large.error.startswith("too_large: ")
+    assert refused.error.startswith("not_allowed: ")
 
 
 def test_changed_file_is_read_again(scorer: VideoScorer, tmp_path: Path, scenes: Path) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from hapvr.data.filesystem import LOCKS_FOLDER
 from hapvr.steps.project import Project
-from tests.conftest import small_settings, write_settings
+from tests.conftest import make_data, small_settings, write_clip, write_settings
 
 
 def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict[str, Any]:
     """The whole chain on one folder of training videos, as small as it goes."""
-    settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root)}
+    settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root), "shard_videos": 4}
     settings["sources"] = [{"kind": "folder", "name": "in", "path": str(videos)}]
     settings["whitening"] = {"dims": 8, "max_regions": 60}
     return settings | changes
@@ -29,6 +29,13 @@ def open_project(folder: Path, settings: Mapping[str, Any]) -> Project:
     """A project of these settings, written to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     return Project.open(write_settings(folder / "config.yaml", dict(settings)), folder=folder)
+
+
+def finished_project(folder: Path) -> None:
+    """Two clips in `folder`, and all data stages finished."""
+    for number in range(2):
+        write_clip(folder / "in" / f"{number}.mp4", seed=number, seconds=2)
+    make_data(open_project(folder, folder_settings(folder / "in", folder / "data")))
 
 
 def digests(root: Path) -> dict[str, str]:

@@ -1,98 +1,90 @@
-"""Stages that are killed at any moment: a server that runs each in a fork, and the loop that kills them."""
+"""Stages that are killed at any moment: processes of their own, forked from a server that has loaded their libraries."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.conftest import CHECKOUT
+import timm  # noqa: F401 the stages import it in the fork otherwise, which takes most of their time
+import torch
 
-SERVER = Path(__file__).with_name("stage_server.py")
-KILLS = 8
+from hapvr.data.manifest import shard_keys
+from hapvr.steps import search_index
+from hapvr.steps.features import make_features
+from hapvr.steps.frames import make_frames
+from hapvr.steps.project import Project
+from hapvr.steps.search_model import search_model
+from hapvr.steps.sources import make_manifest
+from hapvr.steps.videos import make_videos
+from hapvr.steps.whitening import make_whitening
 
-
-@dataclass(frozen=True)
-class StageServer:
-    """The process of `stage_server.py`. Its stages run one after the other."""
-
-    process: subprocess.Popen[str]
-
-    def start(self, config: Path, stage: str) -> int:
-        """Begin a stage; returns the process id."""
-        return int(self._ask(json.dumps({"config": str(config), "stage": stage})))
-
-    def status(self) -> int:
-        """Wait for the end of the stage begun last: 0, or what `waitpid` says."""
-        return int(self._ask(""))
-
-    def finish(self, config: Path, stage: str) -> float:
-        """Run a stage to its end; returns the seconds."""
-        self.start(config, stage)
-        started = time.monotonic()
-        assert self.status() == 0
-        return time.monotonic() - started
-
-    def _ask(self, line: str) -> str:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline()
+KILLS = 4
+KILLS_IN_A_ROW = 2
 
 
-@contextmanager
-def stage_server() -> Iterator[StageServer]:
-    """A server, which must end well."""
-    process = subprocess.Popen(
-        [sys.executable, str(SERVER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
-    )
-    yield StageServer(process)
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(timeout=60) == 0
+def run(config: Path, stage: str) -> None:
+    """One stage on all shards; `index` with the network beside the configuration."""
+    torch.set_num_threads(1)
+    project = Project.open(config, folder=config.parent)
+    if stage == "index":
+        search_index.MAX_FROZEN_SIMILARITY = 0.5 if config.stem == "fewer" else 1.0
+        search_index.update_index(project, search_model(project, str(config.parent / "network-0")))
+    elif stage in ("manifest", "whitening"):
+        {"manifest": make_manifest, "whitening": make_whitening}[stage](project)
+    else:
+        for key in shard_keys(project.root):
+            {"videos": make_videos, "frames": make_frames, "features": make_features}[stage](project, key)
 
 
-def kill_after(pid: int, seconds: float) -> None:
+def start(config: Path, stage: str) -> BaseProcess:
+    """Begin a stage."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tests.train.killed"])
+    process = context.Process(target=run, args=(config, stage))
+    process.start()
+    return process
+
+
+def finish(config: Path, stage: str) -> float:
+    """Run a stage to its end; returns the seconds."""
+    began = time.monotonic()
+    process = start(config, stage)
+    process.join()
+    assert process.exitcode == 0
+    return time.monotonic() - began
+
+
+def kill_after(process: BaseProcess, seconds: float) -> None:
     """SIGKILL after so long."""
     time.sleep(seconds)
-    os.kill(pid, signal.SIGKILL)
+    process.kill()
 
 
 def kill_often(
-    server: StageServer,
     what: Callable[[], tuple[Path, str]],
     *,
-    kill: Callable[[int, int], None],
-    kills_in_a_row: int,
+    kill: Callable[[BaseProcess, int], None],
     after_kill: Callable[[], None] = lambda: None,
     after_end: Callable[[], None],
 ) -> None:
-    """Start and kill a stage until eight kills came before its end, then let it end.
+    """Start and kill a stage until KILLS kills came before its end, then let it end.
 
-    what: configuration and name of the stage to start next. kill: gets the process id and the number of the try.
-    after_end: is called whenever the stage has come to its end, after `kills_in_a_row` kills at the latest.
+    what: configuration and name of the stage to start next. kill: gets the process and the number of the try.
+    after_end: is called whenever the stage has come to its end, after KILLS_IN_A_ROW kills at the latest.
     """
     kills = number = 0
     while kills < KILLS:
         number += 1
-        kill(server.start(*what()), number)
-        ended = server.status()
-        kills += ended == signal.SIGKILL
+        process = start(*what())
+        kill(process, number)
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
         after_kill()
-        if ended == 0 or kills % kills_in_a_row == 0:
-            server.finish(*what())
+        if process.exitcode == 0 or kills % KILLS_IN_A_ROW == 0:
+            finish(*what())
             after_end()
-    server.finish(*what())
+    finish(*what())

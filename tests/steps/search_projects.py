@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -32,6 +34,11 @@ from tests.steps.data_projects import folder_settings, open_project
 DIMS = 32
 LONG = range(100, 140)
 """Pictures of long.mp4, a second each."""
+STEPS = [step / 100 for step in range(20)]
+SURE = fit_calibration(
+    [0.7 + step for step in STEPS] * 20, [0.1 + step for step in STEPS] * 80, source={}, frame_threshold=0.6
+)
+"""As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
 
 
 def write_collection(folder: Path) -> Path:
@@ -45,21 +52,15 @@ def write_collection(folder: Path) -> Path:
     return folder
 
 
-def calibration() -> Calibration:
-    """As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
-    steps = [step / 100 for step in range(20)]
-    return fit_calibration(
-        [0.7 + step for step in steps] * 20, [0.1 + step for step in steps] * 80, source={}, frame_threshold=0.6
-    )
-
-
 def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
     """A similarity network of seeded weights, as `--model` takes it."""
     network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
     return save_network(network, folder / f"network-{seed}", metadata={})
 
 
-def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool = True, onnx: bool = False) -> Path:
+def bundle_of(
+    project: Project, folder: Path, *, seed: int = 0, fitted: Calibration | None = SURE, onnx: bool = False
+) -> Path:
     """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
     settings = NetworkSettings(comparator=False, attention=seed > 0)
     place = network_folder(folder, seed=seed, settings=settings)
@@ -83,7 +84,7 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             backbone=backbone,
             whitening=whitening,
             sampling=project.config.sampling,
-            calibration=calibration() if calibrated else None,
+            calibration=fitted,
             onnx=record,
             onnx_folder=folder / "exported" if onnx else None,
         ),
@@ -118,13 +119,21 @@ def searchable_project(folder: Path) -> Project:
     return project
 
 
-def copied(made: Path, folder: Path, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change. settings: by dotted key, e.g. `serving.max_bytes`."""
-    shutil.copytree(made / "data", folder / "data")
-    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / "data"), str(folder / "data"))
+def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -> Project:
+    """A project in `folder` with the data of `made`, which it may change; with `videos` those, too.
+
+    settings: by dotted key, e.g. `serving.max_bytes`."""
+    part = "" if videos else "data"
+    shutil.copytree(made / part, folder / part, dirs_exist_ok=True)
     config = folder / "config.yaml"
+    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / part), str(folder / part))
     config.write_text(text, encoding="utf-8")
-    return Project.open(config, folder=folder, overrides=settings)
+    project = Project.open(config, folder=folder, overrides=settings)
+    for key in shard_keys(project.root) if videos else ():
+        rows = read_manifest_shard(project.root, key)
+        moved = [replace(row, uri=row.uri.replace(str(made), str(folder))) for row in rows]
+        write_manifest_shard(project.root, key, moved)
+    return project
 
 
 def register_bundle(project: Project, bundle: Path) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,45 +10,25 @@ from hapvr.data.features import FeatureStore
 from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.steps.features import make_features
-from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
-from hapvr.steps.videos import make_videos
-from hapvr.steps.views import make_views_and_labels
-from hapvr.steps.whitening import make_whitening
 from hapvr.upkeep import repair, verify_root
-from tests.conftest import write_clip
-from tests.steps.data_projects import digests, folder_settings, open_project
+from tests.conftest import MakeOnce
+from tests.steps.data_projects import digests, finished_project
+from tests.steps.search_projects import copied
 
 KEY = "in-00000"
-STAGES: tuple[Callable[[Project], object], ...] = (
-    lambda project: make_manifest(project),
-    lambda project: make_videos(project, KEY),
-    lambda project: make_frames(project, KEY),
-    lambda project: make_whitening(project),
-    lambda project: make_features(project, KEY),
-    lambda project: make_views_and_labels(project, KEY),
-)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A data root in which all data stages are finished."""
-    folder = tmp_path_factory.mktemp("damage")
-    for number in range(2):
-        write_clip(folder / "in" / f"{number}.mp4", seed=number, seconds=2)
-    project = open_project(folder, folder_settings(folder / "in", folder / "data"))
-    for stage in STAGES:
-        stage(project)
-    return project
 
 
 @pytest.fixture
-def project(finished: Project, tmp_path: Path) -> Project:
+def finished(make_once: MakeOnce) -> Path:
+    """The folder of a project in which all data stages are finished."""
+    return make_once("finished data", finished_project)
+
+
+@pytest.fixture
+def project(finished: Path, tmp_path: Path) -> Project:
     """The same with a data root of its own, to be damaged."""
-    assert finished.root.local is not None
-    shutil.copytree(finished.root.local, tmp_path / "data")
-    return open_project(tmp_path, folder_settings(finished.folder / "in", tmp_path / "data"))
+    return copied(finished, tmp_path)
 
 
 def files(project: Project) -> list[Path]:
@@ -59,7 +37,7 @@ def files(project: Project) -> list[Path]:
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and ".locks" not in path.parts)
 
 
-def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Project) -> None:
+def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Path) -> None:
     """One flipped bit in the middle of each data file: `verify` names each file, and `repair` makes the bytes of before."""
     root = Path(project.root.url)
     assert {check.state for check in verify_root(project.root)} == {"ok"}
@@ -76,7 +54,7 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Projec
     assert sorted(check.kind for check in repaired if check.state == "repaired") == sorted(
         name.parts[0] for name in damaged
     )
-    assert digests(root) == digests(Path(finished.root.url))
+    assert digests(root) == digests(finished / "data")
     assert {check.state for check in verify_root(project.root)} == {"ok"}
 
 

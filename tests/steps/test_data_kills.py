@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from hapvr.data.filesystem import LOCKS_FOLDER
 from tests.conftest import write_clip, write_settings
 from tests.steps.data_projects import digests, folder_settings
-from tests.steps.kills import StageServer, kill_after, kill_often, stage_server
+from tests.steps.kills import finish, kill_after, kill_often
 from tests.video.site import serve
 
 pytestmark = pytest.mark.slow
@@ -27,25 +27,17 @@ FOLDERS = {
     "frames": ("frames",),
     "whitening": ("whitening",),
     "features": ("features",),
-    "training_views": ("training_views",),
-    "pseudo_labels": ("pseudo_labels",),
 }
-KILLS_IN_A_ROW = 3
 
 
 @dataclass
 class Stages:
-    """A project whose stages run in a server's forks. calm: digests after each stage ran undisturbed; seconds: its time."""
+    """calm: digests after each stage of a project ran undisturbed; seconds: its time."""
 
     config: Path
     root: Path
-    server: StageServer
     calm: dict[str, dict[str, str]]
     seconds: dict[str, float]
-
-    def finish(self, stage: str) -> float:
-        """Run a stage to its end; returns the seconds."""
-        return self.server.finish(self.config, stage)
 
     def listing(self, stage: str) -> list[tuple[str, int]]:
         """Files that a stage writes, with their sizes, and locks."""
@@ -72,12 +64,11 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         (folder / "list.csv").write_text("url\n" + "".join(f"{site.address}/{name}.mp4\n" for name in "ab"))
         settings["sources"] += [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
         config = write_settings(folder / "config.yaml", settings)
-        with stage_server() as server:
-            made = Stages(config, folder / "data", server, {}, {})
-            for stage in FOLDERS:
-                made.seconds[stage] = made.finish(stage)
-                made.calm[stage] = content(made.root, stage)
-            yield made
+        made = Stages(config, folder / "data", {}, {})
+        for stage in ("manifest", *FOLDERS):  # the first one waits for the server of forks
+            made.seconds[stage] = finish(config, stage)
+            made.calm[stage] = content(made.root, stage)
+        yield made
 
 
 def content(root: Path, stage: str) -> dict[str, str]:
@@ -85,28 +76,26 @@ def content(root: Path, stage: str) -> dict[str, str]:
     return {name: digest for name, digest in digests(root).items() if name.split("/")[0] in FOLDERS[stage]}
 
 
-@pytest.mark.parametrize("stage", ["manifest", "videos", "whitening", "features", "pseudo_labels"])
+@pytest.mark.parametrize("stage", ["manifest", "videos", "whitening", "features"])
 def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> None:
-    """Eight kills, at random times and at random changes of the files; whenever a run gets to its end, the bytes are right."""
+    """Kills at random times and at random changes of the files; whenever a run gets to its end, the bytes are right."""
     rng = random.Random(stage)
     assert stages.calm[stage]
     clear(stages, stage)
     most_changes = 8
 
-    def kill(pid: int, number: int) -> None:
+    def kill(process: BaseProcess, number: int) -> None:
         nonlocal most_changes
         if number % 2:
-            most_changes = max(2, kill_at_change(stages, stage, pid, rng.randint(1, most_changes)))
+            most_changes = max(2, kill_at_change(stages, stage, process, rng.randint(1, most_changes)))
         else:
-            kill_after(pid, rng.uniform(0, stages.seconds[stage]))
+            kill_after(process, rng.uniform(0, stages.seconds[stage]))
 
     def after_end() -> None:
         assert content(stages.root, stage) == stages.calm[stage]
         clear(stages, stage)
 
-    kill_often(
-        stages.server, lambda: (stages.config, stage), kill=kill, kills_in_a_row=KILLS_IN_A_ROW, after_end=after_end
-    )
+    kill_often(lambda: (stages.config, stage), kill=kill, after_end=after_end)
 
 
 def clear(stages: Stages, stage: str) -> None:
@@ -115,17 +104,12 @@ def clear(stages: Stages, stage: str) -> None:
         shutil.rmtree(stages.root / name, ignore_errors=True)
 
 
-def kill_at_change(stages: Stages, stage: str, pid: int, wanted: int) -> int:
-    """Kill the process when the stage's files have changed `wanted` times, or soon after it ended; returns the changes seen."""
+def kill_at_change(stages: Stages, stage: str, process: BaseProcess, wanted: int) -> int:
+    """Kill the process when the stage's files have changed `wanted` times, if it has not ended; returns the changes seen."""
     before, seen = stages.listing(stage), 0
-    while seen < wanted and is_running(pid):
+    while seen < wanted and process.is_alive():
         time.sleep(0.002)
         now = stages.listing(stage)
         seen, before = seen + (now != before), now
-    os.kill(pid, signal.SIGKILL)
+    process.kill()
     return seen + 1
-
-
-def is_running(pid: int) -> bool:
-    """Whether a fork that the server still holds has not ended."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -19,18 +19,13 @@ from hapvr.search.collection import current_index
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.features import make_features
-from hapvr.steps.frames import make_frames
-from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.sources import make_manifest
-from hapvr.steps.videos import make_videos
-from hapvr.steps.views import make_pseudo_labels, make_training_views
-from hapvr.steps.whitening import make_whitening
 from hapvr.upkeep import verify_root
-from tests.conftest import write_clip
-from tests.steps.data_projects import digests, folder_settings, open_project
+from tests.conftest import MakeOnce, make_data
+from tests.steps.data_projects import digests, finished_project, folder_settings, open_project
 from tests.steps.object_store import empty_bucket
+from tests.steps.search_projects import copied
 
 pytestmark = pytest.mark.slow
 
@@ -44,17 +39,6 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-def extract(project: Project) -> None:
-    """All data stages."""
-    make_manifest(project)
-    make_videos(project, KEY)
-    make_frames(project, KEY)
-    make_whitening(project)
-    make_features(project, KEY)
-    make_training_views(project, KEY)
-    make_pseudo_labels(project, KEY)
-
-
 def objects(root: DataRoot) -> dict[str, str]:
     """Relative path -> SHA-256 of every object of a root."""
     base = root.path("x")[:-1]
@@ -63,17 +47,13 @@ def objects(root: DataRoot) -> dict[str, str]:
     return {name: root.sha256(name) for name in names}
 
 
-def test_stages_write_and_read_an_object_store(bucket: str, tmp_path: Path) -> None:
+def test_stages_write_and_read_an_object_store(bucket: str, make_once: MakeOnce, tmp_path: Path) -> None:
     """Every object has the bytes that a local root has; nothing is done twice; features come back by id, and from an index
     there as from a local one."""
-    for number in range(3):
-        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=2)
-    local = open_project(tmp_path / "1", folder_settings(tmp_path / "in", tmp_path / "data"))
-    remote = open_project(tmp_path / "2", folder_settings(tmp_path / "in", bucket))
-    extract(local)
-    extract(remote)
-    found, wanted = objects(remote.root), digests(tmp_path / "data")
-    assert found == wanted
+    made = make_once("finished data", finished_project)
+    local, remote = copied(made, tmp_path), open_project(tmp_path / "2", folder_settings(made / "in", bucket))
+    make_data(remote)
+    assert objects(remote.root) == digests(tmp_path / "data")
     assert not make_features(remote, KEY).done
     assert [check.state for check in verify_root(remote.root, kinds=("features",))] == ["ok"]
     store = FeatureStore(remote.root, [KEY])

@@ -36,7 +36,7 @@ MINIMUM = {"search.min_duplicate_probability": LIKELY}
 @pytest.fixture(scope="module")
 def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """With pairs that were looked for."""
-    project = copied(searchable, tmp_path_factory.mktemp("duplicates"), **MINIMUM)
+    project = copied(searchable, tmp_path_factory.mktemp("duplicates"), videos=True, **MINIMUM)
     make_all(project)
     return project
 
@@ -89,12 +89,7 @@ def index(project: Project, bundle: Path) -> None:
 def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
     folder = tmp_path_factory.mktemp("grown")
-    videos, data = folder / "videos", folder / "data"
-    shutil.copytree(searchable / "videos", videos)
-    shutil.copytree(project.folder / "data", data)
-    config = (project.folder / "config.yaml").read_text().replace(str(project.folder / "data"), str(data))
-    (folder / "config.yaml").write_text(config.replace(str(searchable / "videos"), str(videos)))
-    changed = Project.open(folder / "config.yaml", folder=folder, overrides=MINIMUM)
+    videos, changed = folder / "videos", copied(project.folder, folder, videos=True, **MINIMUM)
     assert outdated_duplicates(changed).uncompared == {}
     assert not any(make_all(changed))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
@@ -136,7 +131,7 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
     assert [row["keep"] for row in members] == [True, False]
     assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == ["keep", "link"]
     shutil.rmtree(grown.root.local_path("duplicate_pairs"))
-    answer = told("--model", bundle_of(grown, tmp_path, calibrated=False))
+    answer = told("--model", bundle_of(grown, tmp_path, fitted=None))
     assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == [
         (row["video_id"], row["keep"]) for row in members
     ]

@@ -18,15 +18,12 @@ from hapvr.benchmark.definition import PART
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import save_network
+from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.whitening import load_whitening
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import champion_of, history, promote, register, set_champion, version_tags
 from hapvr.scorer.description import read_calibration
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import content_of, mark
 from hapvr.seeding import numpy_rng, torch_rng
@@ -38,6 +35,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, tracker_of
 from tests.conftest import write_settings
+from tests.steps.search_projects import DIMS, bundle_of
 
 Version = tuple[TrainingRun, int]
 BENCHMARK = "own-test"
@@ -119,24 +117,6 @@ def champion_with(project: Project, **quality: Any) -> Version:
     return first, one
 
 
-def network_of(project: Project, name: str) -> SimilarityNetwork:
-    """An untrained network that the name decides."""
-    dims = load_whitening(project.root).dims
-    return SimilarityNetwork(NetworkSettings(), dims=dims, generator=torch_rng(name))
-
-
-def bundle_of(project: Project, folder: Path, network: SimilarityNetwork) -> Path:
-    return write_bundle(
-        folder / "bundle",
-        BundleParts(
-            network_folder=save_network(network, folder / "network", metadata={}),
-            backbone=load_backbone(project.config.backbone),
-            whitening=load_whitening(project.root),
-            sampling=project.config.sampling,
-        ),
-    )
-
-
 def changed(project: Project, **evaluation: Any) -> Project:
     """The project with other settings of its evaluation."""
     settings = project.config.model_dump(mode="json")
@@ -153,7 +133,8 @@ def champion(project: Project) -> int | None:
 
 
 def test_a_better_version_becomes_champion(project: Project) -> None:
-    """The numbers, the version compared with and both runs stay on the version and its run."""
+    """The numbers, the version compared with and both runs stay on the version and its run. Decided once, a version is not
+    decided on again: a repeated registration does not undo a rollback."""
     first, one = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     decision = make_decision(project, second, two)
@@ -173,6 +154,11 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
         "own-test/DSVR", "own-test/DSVD", "own-test/parts",
     }  # fmt: skip
     assert [entry.version for entry in history(tracker.client, name)] == [one, two]
+    set_champion(tracker.client, name, one, how="rollback", reason="complaints")
+    again = make_decision(project, second, two)
+    assert not again.promoted
+    assert "decided before" in again.reason
+    assert champion(project) == one
 
 
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
@@ -222,20 +208,6 @@ def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     assert champion(project) == one
 
 
-def test_a_repeated_registration_does_not_undo_a_rollback(project: Project) -> None:
-    """Decided once, a version is not decided on again."""
-    _, one = champion_with(project, gain=0.5)
-    second, two = evaluated(project, "second", gain=6.0)
-    assert make_decision(project, second, two).promoted
-    set_champion(
-        tracker_of(project).client, project.config.tracking.registered_model, one, how="rollback", reason="complaints"
-    )
-    again = make_decision(project, second, two)
-    assert not again.promoted
-    assert "decided before" in again.reason
-    assert champion(project) == one
-
-
 @pytest.mark.parametrize(
     ("settings", "digest", "said"),
     [
@@ -261,7 +233,7 @@ def test_what_cannot_be_compared_waits_for_a_person(
 
 def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
     """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
-    bundle = bundle_of(project, tmp_path, network_of(project, "champion"))
+    bundle = bundle_of(project, tmp_path)
     _, one = champion_with(project, gain=0.5, digest="another edition", model_uri=bundle.as_uri())
     second, two = evaluated(project, "second", gain=0.0)
     decision = make_decision(project, second, two)
@@ -273,8 +245,9 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
 @pytest.mark.slow
 def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
     """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
-    networks = {name: network_of(project, name) for name in ("old", "new")}
-    bundle = bundle_of(project, tmp_path, networks["old"])
+    bundle = bundle_of(project, tmp_path, seed=1)
+    new = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("new"))
+    networks = {"old": load_network(bundle / "network")[0], "new": new}
     _, one = champion_with(project, gain=0.5, model_uri=bundle.as_uri())
     store = FeatureStore(project.root, project.root.list_folders("features"))
     collected = [one for one in sorted(store.available()) if not one.startswith(("own-test/", "own-validation/"))]

@@ -17,17 +17,17 @@ from hapvr.steps.sources import snapshot_sources
 from tests.conftest import write_settings
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import digests
-from tests.steps.search_projects import bundle_of, register_bundle, searchable_project
+from tests.steps.search_projects import copied, register_bundle
 
 pytestmark = pytest.mark.slow
 MOVED = "in/short.mp4"
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(searchable: Path, tmp_path: Path) -> Project:
     """A collection with an index and a champion."""
-    project = searchable_project(tmp_path)
-    register_bundle(project, bundle_of(project, tmp_path))
+    project = copied(searchable, tmp_path, videos=True)
+    register_bundle(project, tmp_path / "bundle-0")
     return project
 
 

@@ -91,16 +91,6 @@ def test_generated_videos_are_no_part_of_the_collection(
     assert "own-test-00000" not in shards_of(project, CHAIN["watch_matches"])
 
 
-def test_a_second_update_does_nothing(project: Project) -> None:
-    model = model_of(project)
-    update_index(project, model)  # which writes down where the network of the copied project is
-    before = digests(project.root.local_path("search"))
-    made = update_index(project, model)
-    assert not made.done
-    assert (made.added, made.replaced, made.removed) == ((), (), ())
-    assert digests(project.root.local_path("search")) == before
-
-
 def test_new_and_removed_shards(project: Project) -> None:
     """A shard that comes is taken in, one whose folder is gone is forgotten, one that is unfinished stays as it was."""
     keys = collection_shards(project.root)[0]

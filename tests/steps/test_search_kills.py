@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,30 +14,24 @@ from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
-from tests.steps.kills import StageServer, kill_after, kill_often, stage_server
+from tests.steps.kills import finish, kill_after, kill_often
 from tests.steps.search_projects import copied_project, network_folder
 
 pytestmark = pytest.mark.slow
 
-KILLS_IN_A_ROW = 4
 SEARCH = {"index": {"min_indexed_rows": 64, "code_bits": 5, "probed_lists": 64, "refine_factor": 8}}
 Answers = dict[str, list[tuple[str, float, float]]]
 
 
 @dataclass
 class Updates:
-    """Two configurations whose indexes differ in every shard, and a server that runs updates. seconds: of a calm one."""
+    """Two configurations whose indexes differ in every shard. seconds: of a calm update."""
 
     project: Project
     configs: dict[str, Path]
-    server: StageServer
     calm: dict[str, Answers]
     held: dict[str, dict[str, int]]
     seconds: float
-
-    def finish(self, config: str) -> float:
-        """Run an update to its end; returns the seconds."""
-        return self.server.finish(self.configs[config], "index")
 
     def index(self) -> FrameIndex:
         return current_index(self.project.root).open(self.project.root, self.project.config.search)
@@ -59,7 +52,7 @@ def answers(index: FrameIndex) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Updates]:
+def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Updates:
     folder = tmp_path_factory.mktemp("search-kills")
     project = copied_project(small_project, folder, **SEARCH)
     network_folder(folder)
@@ -68,13 +61,12 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("all", "fewer"):
         settings = small_settings(videos, folder / "data") | {"search": SEARCH}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
-    with stage_server() as server:
-        made = Updates(project, configs, server, {}, {}, 0.0)
-        for name in configs:
-            made.seconds = made.finish(name)
-            made.calm[name] = answers(made.index())
-            made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
-        yield made
+    made = Updates(project, configs, {}, {}, 0.0)
+    for name, config in configs.items():
+        made.seconds = finish(config, "index")
+        made.calm[name] = answers(made.index())
+        made.held[name] = {key: entry.frames for key, entry in made.index().status().shards.items()}
+    return made
 
 
 def check_whole(updates: Updates) -> None:
@@ -93,7 +85,7 @@ def check_whole(updates: Updates) -> None:
 
 @pytest.mark.parametrize("kind", ["build", "update"])
 def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: str) -> None:
-    """Eight kills at random times, of builds from nothing and of updates that replace every shard."""
+    """Kills at random times, of builds from nothing and of updates that replace every shard."""
     rng = random.Random(kind)
     wanted = "all"
 
@@ -112,10 +104,8 @@ def test_a_killed_index_is_whole_and_ends_as_a_calm_one(updates: Updates, kind: 
     if kind == "build":
         remove()
     kill_often(
-        updates.server,
         lambda: (updates.configs[wanted], "index"),
-        kill=lambda pid, _: kill_after(pid, rng.uniform(0, updates.seconds)),
-        kills_in_a_row=KILLS_IN_A_ROW,
+        kill=lambda process, _: kill_after(process, rng.uniform(0, updates.seconds)),
         after_kill=lambda: check_whole(updates),
         after_end=after_end,
     )

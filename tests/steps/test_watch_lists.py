@@ -18,7 +18,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
 from tests.conftest import make_feature_data, write_settings
 from tests.scorer.bundles import scene, write_scenes
-from tests.steps.search_projects import LONG, searchable_project, with_real_weights
+from tests.steps.search_projects import LONG, copied, with_real_weights
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +26,11 @@ WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def watched(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no UTF-8."""
     folder = tmp_path_factory.mktemp("watched")
-    project = searchable_project(folder)
+    project = copied(searchable, folder, videos=True)
+    update_index(project, search_model(project, str(folder / "bundle-0")))  # the tests change this one
     queries = folder / "queries"
     write_scenes(queries / "leak.mp4", [500, *LONG[20:28], 501])
     write_scenes(queries / "nothing.mp4", list(range(900, 906)))
