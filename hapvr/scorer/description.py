@@ -86,7 +86,7 @@ class Description(BaseModel):
         for name, digest in self.files.items():
             path = place / name
             if not path.is_file() or file_sha256(path) != digest:
-                raise DamagedError(f"model: {path} is missing or differs from what {SCORER_FILE} says; {HINT}")
+                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
