@@ -23,6 +23,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import av.subtitles.stream  # noqa: F401  PyAV loads it late: again in each process that decodes one file
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from pydantic import ConfigDict, TypeAdapter
 
