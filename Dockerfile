@@ -1,6 +1,8 @@
 # One image for all of HAP-VR's processes: Dagster's web server and daemon, MLflow, and the verbs of `hapvr`.
 #     docker build --tag hapvr .
 # compose.yaml runs a team's set-up of it; docs/scale.md says how. PyAV brings FFmpeg, so no system package is needed.
+# Images are named by tag, so that `docker build --pull` brings their security fixes. A digest is given from outside:
+#     docker build --build-context python:3.11-slim=docker-image://python@sha256:... .
 FROM python:3.11-slim
 
 WORKDIR /srv/hapvr

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import pyarrow.fs as pafs
 
@@ -37,7 +37,7 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import groups_fingerprint, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
-from hapvr.settings import ScoresDtype, SearchSettings
+from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
@@ -246,8 +246,7 @@ def _check_training(root: DataRoot, key: str) -> None:
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)
     if (folder / "bundle" / SCORER_FILE).is_file():
-        for dtype in get_args(ScoresDtype):  # by the ONNX files, and by those of torch
-            load_bundle(folder / "bundle", dtype=dtype)
+        load_bundle(folder / "bundle")
 
 
 def _set_checkpoints_aside(project: Project, key: str) -> None:

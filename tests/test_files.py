@@ -17,6 +17,7 @@ from hapvr.config_file import load_config
 from hapvr.errors import ConfigError, DamagedError, DataError, WeightsUnavailableError
 from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
 from hapvr.networks.weights import load_torchscript
+from hapvr.serving.tokens import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
 
@@ -42,6 +43,7 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
         (read_user_table, OSError),
         (load_config, ConfigError),
         (survey_hdf5, DamagedError),
+        (read_tokens, ConfigError),
         (load_torchscript, WeightsUnavailableError),
     ]
     for read, error in readers:

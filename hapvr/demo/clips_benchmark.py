@@ -8,6 +8,7 @@ that finds them.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -15,9 +16,12 @@ import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import numpy as np
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import is_complete, load_definition, write_clips
@@ -42,6 +46,7 @@ from hapvr.seeding import numpy_rng
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
 from hapvr.video.pool import in_workers, inspect_videos
+from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
@@ -359,21 +364,30 @@ def _file_name(name: str) -> str:
 
 
 def load_frames(path: Path) -> tuple[Pixels, float]:
-    """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second. Raises VideoError.
+    """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second.
 
-    The short side is between MIN_SHORT_SIDE_PX and MAX_SHORT_SIDE_PX; the rate is lower for longer clips.
+    The short side is between MIN_SHORT_SIDE_PX and MAX_SHORT_SIDE_PX; the rate is lower for longer clips. Raises
+    RuntimeError if the clip cannot be decoded.
     """
+    with np.load(io.BytesIO(call_confined(partial(_saved_frames, path), readable=path))) as saved:
+        return saved["frames"], float(saved["fps"])
+
+
+def _saved_frames(path: Path) -> bytes:
+    """Runs in the confined process."""
     probe = probe_video(path)
     seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
     short_side_px = min(max(min(probe.width_px, probe.height_px), MIN_SHORT_SIDE_PX), MAX_SHORT_SIDE_PX)
-    return sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES).frames, fps
+    sample = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
+    np.savez(saved := io.BytesIO(), frames=sample.frames, fps=fps)
+    return saved.getvalue()
 
 
 def make_copies(task: CopyTask) -> dict[str, list[Times]]:
     """Decode a clip, edit it and encode the copies that are missing. Returns the true times of all copies by kind.
 
-    Raises VideoError if the clip cannot be decoded.
+    Raises RuntimeError if the clip cannot be decoded.
     """
     frames, fps = load_frames(task.clip.path)
     donor = frames if task.donor is None else load_frames(task.donor.path)[0]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.files import write_atomic
+from hapvr.files import require_regular, write_atomic
 from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
 from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
@@ -74,6 +74,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     try:
         with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()
+        require_regular(weights_file)
         weights = load_file(weights_file)
     except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
         said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {error!r:.200}"

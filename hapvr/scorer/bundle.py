@@ -21,6 +21,7 @@ def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "floa
     torch is not installed.
     """
     description = read_description(folder)
+    description.require_files(folder)
     return VideoScorer(
         _networks(folder, description, device=device, dtype=dtype),
         description,

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from hapvr.errors import DataError
-from hapvr.files import read_json_as
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import file_sha256, read_json_as
 from hapvr.model.description import read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import Precision
@@ -35,7 +35,7 @@ WHITENING_FILE = "whitening.safetensors"
 NETWORK_FOLDER = "network"
 CALIBRATION_FILE = "calibration.json"
 CARD_FILE = "model_card.md"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 TORCHSCRIPT = "torchscript"
 HINT = "fetch the model again, or register it again with this version"
 
@@ -52,16 +52,11 @@ class BackboneRecord(BaseModel, extra="allow"):
     precision: Precision = "float32"
 
 
-class ONNXFile(BaseModel):
-    sha256: str
-    bytes: int
-
-
 class ONNXRecord(BaseModel, extra="allow"):
-    """settings: of the similarity network. files: by name. Further keys say how they were checked."""
+    """settings: of the similarity network. Further keys say how the files were checked."""
 
     settings: NetworkSettings
-    files: Annotated[dict[ONNXName, ONNXFile], Field(min_length=3)]
+    files: Annotated[list[ONNXName], Field(min_length=3)]
 
 
 class NoONNX(BaseModel):
@@ -71,10 +66,12 @@ class NoONNX(BaseModel):
 
 
 class Description(BaseModel):
-    """scorer.json. whitening: its digest. warning: a sentence that goes with every answer of the model."""
+    """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest of its values. warning: a
+    sentence that goes with every answer of the model."""
 
-    format_version: Literal[3]
+    format_version: Literal[4]
     hapvr_version: str
+    files: dict[str, str]
     backbone: BackboneRecord
     crop_px: Annotated[int, Field(ge=1, le=1024)]
     whitening: str
@@ -83,6 +80,13 @@ class Description(BaseModel):
     warning: str
     provenance: dict[str, Any]
     onnx: ONNXRecord | NoONNX
+
+    def require_files(self, place: Path) -> None:
+        """Raise DamagedError, naming a file of the bundle that is missing or is not the recorded one."""
+        for name, digest in self.files.items():
+            path = place / name
+            if not path.is_file() or file_sha256(path) != digest:
+                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.

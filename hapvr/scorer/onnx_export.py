@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import HapvrError
-from hapvr.files import file_sha256
 from hapvr.model.family import VideoNetwork
 from hapvr.model.layers import Comparator
 from hapvr.model.network import SimilarityNetwork
@@ -64,10 +63,7 @@ def write_onnx(
         record: dict[str, Any] = {
             "opset": OPSET,
             "settings": network.settings.model_dump(mode="json"),
-            "files": {
-                path.name: {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-                for path in sorted(place.iterdir())
-            },
+            "files": sorted(path.name for path in place.iterdir()),
         }
         made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
         record["check"] = _checked(made, backbone, whitening, network, frames, features)

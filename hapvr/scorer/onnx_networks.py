@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import DamagedError
-from hapvr.files import file_sha256
 from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
-from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
+from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 
 Floats = NDArray[np.float32]
 
@@ -44,17 +42,12 @@ class ONNXNetworks:
     """The four networks of a bundle. One operation at a time uses the processors; any thread may call it."""
 
     def __init__(self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32") -> None:
-        """folder: of the bundle. precision: of the backbone. Raises DamagedError naming a file that is missing or is not
-        the recorded one."""
+        """folder: of the bundle, whose files were checked. precision: of the backbone."""
         self._folder = folder / ONNX_FOLDER
         self._precision = precision
         self.settings = record.settings
         self._loaded: dict[ONNXName, CompiledNetwork] = {}
         self._loading = threading.Lock()
-        for name, file in record.files.items():
-            path = self._folder / name
-            if not path.is_file() or file_sha256(path) != file.sha256:
-                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
 
     needs_extras = False
 

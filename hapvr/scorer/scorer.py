@@ -190,18 +190,6 @@ class VideoScorer:
             inner=inner,
         )
 
-    def picture(
-        self,
-        path: str | Path,
-        *,
-        limits: ServingConfig | None = None,
-        access: Access | None = None,
-        deadline: Deadline = NEVER,
-    ) -> SampledFeatures:
-        """Features of a still picture, as a video of one frame. Defaults are those of `score_pairs`. Raises VideoError."""
-        local = (access or Access()).local_path(str(path))
-        return self._reader.picture(local, limits=limits or self.limits, deadline=deadline)
-
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.hold(deadline):

@@ -55,5 +55,6 @@ def load_similarity_model(place: Path) -> SimilarityModel:
             f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
         )
     description = read_description(place)
+    description.require_files(place)
     network = load_network(place / NETWORK_FOLDER)[0]
     return SimilarityModel(place=place, network=network, description=description, calibration=read_calibration(place))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hapvr import __version__
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import write_atomic
+from hapvr.files import file_sha256, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
@@ -94,6 +94,11 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,
+        "files": {
+            path.relative_to(folder).as_posix(): file_sha256(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        },
         "serving": parts.serving.model_dump(mode="json"),
         "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import FULL_HINT, VideoError, is_installed
 from hapvr.networks.settings import BATCH_FRAMES
@@ -24,7 +23,7 @@ from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.inner_pictures import inner_pictures
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
-from hapvr.video.container import MAX_PIXELS, FileState, check_file
+from hapvr.video.container import FileState, check_file
 from hapvr.video.frames import decode_jpegs
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
@@ -40,9 +39,6 @@ DOWNLOAD_RETRIES = 1
 
 MAX_DECODING_REQUESTS = 2
 """Requests that decode at the same time; others wait."""
-
-PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 
 CACHE_BYTES = 256 * 2**20
 """Memory for the features of the videos seen last."""
@@ -132,14 +128,6 @@ class VideoReader:
                 outcomes[path] = _too_long(path, limits)
         return outcomes
 
-    def picture(self, path: Path, *, limits: ServingConfig, deadline: Deadline) -> SampledFeatures:
-        """Features of a still picture, one frame at 0 s. Raises VideoError."""
-        _state(path, limits)
-        frame = read_picture(path, short_side_px=self._sampling.short_side_px)
-        with self._computing.hold(deadline):
-            regions = self._embed(center_crop(frame, self._crop_px))
-        return SampledFeatures(regions, FrameTimes((0.0,)))
-
     def _decode(
         self, missing: dict[Path, WantedFile], *, limits: ServingConfig, deadline: Deadline
     ) -> dict[Path, Outcome]:
@@ -154,7 +142,8 @@ class VideoReader:
                 "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
             }
         )
-        sampled = sample_videos([(str(path), path) for path in paths], config=config, left_s=deadline.wait_s)
+        items = [(str(path), path) for path in paths]
+        sampled = sample_videos(items, config=config, pictures=True, left_s=deadline.wait_s)
         for path in paths:
             video = None if deadline.passed() else next(sampled)
             if video is None or (video.reason == "timeout" and deadline.passed()):
@@ -298,33 +287,6 @@ def _too_long(path: Path, limits: ServingConfig) -> VideoError:
     return VideoError(
         "too_long", f"video: {path.name} has more than {limits.max_frames} sampled frames; see serving.max_frames"
     )
-
-
-def is_picture(name: str) -> bool:
-    """Whether a name says that the file is a still picture."""
-    return Path(name).suffix.lower() in PICTURE_SUFFIXES
-
-
-def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
-    """A picture as one frame, [1, 3, H, W] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
-
-    Raises VideoError: not_video for another format, too_large, decode_error.
-    """
-    try:
-        with Image.open(path, formats=PICTURE_FORMATS) as image:
-            scale = short_side_px / min(image.size)
-            if image.width * image.height * max(scale, 1) ** 2 > MAX_PIXELS:
-                raise VideoError(
-                    "too_large", f"picture: {path.name} is {image.width} x {image.height}; shrink or crop it"
-                )
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-            width, height = (max(short_side_px, round(side * scale)) for side in upright.size)
-            pixels = np.asarray(upright.resize((width, height), Image.Resampling.BILINEAR))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
-        wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
-        raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 
 def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from hapvr.errors import ConfigError
+from hapvr.files import require_regular
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.refusals import Refusal
 
@@ -44,6 +45,7 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     Raises ConfigError for a file that others can read or change, and for a line that says something else.
     """
     try:
+        require_regular(path)
         with path.open(encoding="utf-8") as file:
             mode, lines = os.fstat(file.fileno()).st_mode, file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:

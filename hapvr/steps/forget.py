@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
@@ -68,14 +69,20 @@ class ForgottenVideo:
     kept_out: bool
 
 
+_JOURNAL = TypeAdapter(list[ForgottenVideo])
+
+
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
     """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks,
     and what a killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is
     nothing to forget."""
     root = project.root
     manifest = {row["video_id"]: row for row in manifest_table(root).to_pylist()}
-    begun = root.read_json(JOURNAL)["videos"] if root.exists(JOURNAL) else []
-    videos = {one["video_id"]: ForgottenVideo(**one) for one in begun}
+    videos = {}
+    if root.exists(JOURNAL):
+        with root.corruption_errors(JOURNAL, hint="remove it, and name again what it names"):
+            begun = _JOURNAL.validate_python(root.read_json(JOURNAL)["videos"])
+        videos = {one.video_id: one for one in begun}
     if unknown := [one for one in video_ids if one not in manifest and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
@@ -232,8 +239,10 @@ def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
     root = project.root
     if root.local is None:
         return
-    for path in root.local.glob(f"{MODELS}/*/benchmarks/**/*.parquet"):
-        _forget_in_table(root, path.relative_to(root.local).as_posix(), values)
+    models = root.local_path(MODELS).resolve()
+    for path in models.glob("*/benchmarks/**/*.parquet"):
+        if path.resolve() == path:  # what is linked is not ours
+            _forget_in_table(root, f"{MODELS}/{path.relative_to(models).as_posix()}", values)
     if not (root.exists("mlflow/mlflow.db") or project.config.tracking.uri):
         return
     tracker = tracker_of(project)

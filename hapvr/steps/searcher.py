@@ -22,7 +22,6 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import is_untrained, read_description
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
-from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
@@ -192,13 +191,8 @@ class Searcher(SearchEngine):
         name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
         """
         place = str(query)
-        if "://" not in place and is_picture(place):
-            features = self.scorer.picture(place, access=access, limits=limits, deadline=deadline)
-        else:
-            with self.scorer.open_videos(
-                [place], access=access, limits=limits, deadline=deadline, inner=True
-            ) as videos:
-                features = videos.get(place)
+        with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline, inner=True) as videos:
+            features = videos.get(place)
         digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
         return Query(name=name or printable(place), features=features, sha256=digest)
 

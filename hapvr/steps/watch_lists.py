@@ -20,7 +20,6 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
 from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.videos import is_picture
 from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.index import digest_of
@@ -29,6 +28,7 @@ from hapvr.search.match import printable
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, search_fingerprint
+from hapvr.video.pictures import is_picture
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
@@ -173,7 +173,7 @@ def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
     try:
         if path.is_dir():
             files = sorted(
-                file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file.name)
+                file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
             )
         else:
             require_regular(path)

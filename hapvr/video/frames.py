@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
+
 MAX_GAP_S = 600.0
 """A longer step between two frames is a jump of the clock, not a frame that long."""
 

@@ -23,6 +23,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
+import av.subtitles.stream  # noqa: F401  PyAV loads it late: again in each process that decodes one file
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from pydantic import ConfigDict, TypeAdapter
 
@@ -31,6 +32,7 @@ from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import encode_jpeg
+from hapvr.video.pictures import is_picture, read_picture
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
 
@@ -85,15 +87,17 @@ def sample_videos(
     *,
     config: SamplingConfig,
     digest: bool = False,
+    pictures: bool = False,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more
-    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. left_s: see
-    `in_workers`.
+    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. pictures: a
+    file that is named as a still picture is a video of one frame. left_s: see `in_workers`.
     """
-    return _results(functools.partial(_decode, sampling=config, digest=digest), items, config=config, left_s=left_s)
+    decode = functools.partial(_decode, sampling=config, digest=digest, pictures=pictures)
+    return _results(decode, items, config=config, left_s=left_s)
 
 
 def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
@@ -121,11 +125,14 @@ def _warn_of_missing_protection() -> None:
         warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=4)
 
 
-def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool) -> SampledVideo:
+def _decode(
+    item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool = False
+) -> SampledVideo:
     """sampling: None decodes the first frame alone."""
     video_id, path = item
     before = check_file(path)
-    found = _ANSWER.validate_json(call_confined(functools.partial(_answer, path, sampling), readable=path))
+    answer = functools.partial(_answer, path, sampling, pictures and is_picture(path))
+    found = _ANSWER.validate_json(call_confined(answer, readable=path))
     if len(found.jpegs) != len(found.timestamps_s):
         raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
     sha256 = file_sha256(path) if digest else ""
@@ -136,11 +143,14 @@ def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: 
     return replace(found, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256)
 
 
-def _answer(path: Path, sampling: SamplingConfig | None) -> bytes:
+def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes:
     """Runs in the confined process."""
     try:
         if sampling is None:
             found = SampledVideo(probe=probe_video(path))
+        elif picture:
+            jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
+            found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
             sample = sample_frames(
                 path,

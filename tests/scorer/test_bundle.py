@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import random_weights_warning
 from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.similarity_model import load_similarity_model
 
 
 def change(bundle: Path, copy: Path, **values: object) -> Path:
@@ -55,9 +56,27 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
         load_bundle(tmp_path)
 
 
+def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
+    """A flipped bit of any file, and a file that is gone."""
+    folder = change(bundle, tmp_path / "bundle")
+    names = json.loads((folder / "scorer.json").read_text())["files"]
+    assert {"network/network.safetensors", "network/network.json", "backbone.safetensors"} < set(names)
+    for name in names:
+        path, whole = folder / name, (folder / name).read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        for load in (load_bundle, load_similarity_model):
+            with pytest.raises(DamagedError, match=rf"{name} is missing or differs from what scorer\.json says; fetch"):
+                load(folder)
+        path.write_bytes(whole)
+    path.unlink()
+    with pytest.raises(DamagedError, match=r"is missing or differs"):
+        load_bundle(folder)
+
+
 def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -> None:
-    """A calibration that is no JSON, other weights, whitening of other shapes, of no numbers, of other dimensions."""
-    broken = change(bundle, tmp_path / "broken")
+    """A calibration that is no JSON, other weights, whitening of other shapes, of no numbers, of other dimensions: bundles
+    whose author did not record digests."""
+    broken = change(bundle, tmp_path / "broken", files={})
     (broken / "calibration.json").write_text("{")
     with pytest.raises(DataError, match=r"calibration\.json is damaged"):
         load_bundle(broken)
@@ -65,7 +84,7 @@ def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -
     other = change(bundle, tmp_path / "weights", backbone=backbone | {"sha256": "0" * 64})
     with pytest.raises(DataError, match=r"the backbone of .* has SHA-256"):
         load_bundle(other)
-    folder = change(bundle, tmp_path / "whitening")
+    folder = change(bundle, tmp_path / "whitening", files={})
     whole = load_file(folder / "whitening.safetensors")
     others = (
         whole | {"mean": whole["mean"][1:]},

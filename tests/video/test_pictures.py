@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.scorer.videos import is_picture, read_picture
+from hapvr.video.pictures import is_picture, read_picture
 
 
 def read(path: Path) -> tuple[int, ...]:
-    return tuple(read_picture(path, short_side_px=64).shape)
+    return read_picture(path, short_side_px=64).shape
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
@@ -22,8 +22,8 @@ def test_the_short_side_is_that_of_sampling(
     tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]
 ) -> None:
     Image.new("RGB", size, "red").save(tmp_path / name)
-    assert is_picture(name)
-    assert read(tmp_path / name) == (1, 3, *wanted)
+    assert is_picture(tmp_path / name)
+    assert read(tmp_path / name) == (*wanted, 3)
 
 
 def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
@@ -33,10 +33,10 @@ def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     image.save(tmp_path / "turned.jpg", exif=exif)
-    pixels = read_picture(tmp_path / "turned.jpg", short_side_px=64)[0]
-    assert pixels.shape == (3, 128, 64)
-    assert np.asarray(pixels[:, :48]).mean() > 200
-    assert np.asarray(pixels[:, -48:]).mean() < 50
+    pixels = read_picture(tmp_path / "turned.jpg", short_side_px=64)
+    assert pixels.shape == (128, 64, 3)
+    assert pixels[:48].mean() > 200
+    assert pixels[-48:].mean() < 50
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -44,12 +44,10 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8)).save(whole)
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
     (tmp_path / "text.jpg").write_text("no picture")
-    Image.new("1", (1, 40_000)).save(tmp_path / "thin.png")
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
     for name, reason in (
         ("cut.png", "decode_error"),
         ("text.jpg", "not_video"),
-        ("thin.png", "too_large"),
         ("huge.png", "too_large"),
     ):
         with pytest.raises(VideoError) as refused:

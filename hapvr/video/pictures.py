@@ -1,0 +1,40 @@
+"""Still pictures as one frame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from hapvr.errors import VideoError
+from hapvr.video.container import MAX_PIXELS
+from hapvr.video.frames import display_frame
+
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the name says that the file is a still picture."""
+    return path.suffix.lower() in PICTURE_SUFFIXES
+
+
+def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
+    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
+
+    Raises VideoError: not_video for another format, too_large, decode_error.
+    """
+    try:
+        with Image.open(path, formats=PICTURE_FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise VideoError(
+                    "too_large", f"picture: {path.name} is {image.width} x {image.height}; shrink or crop it"
+                )
+            pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
+        wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
+        raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
+    return display_frame(pixels, pixel_aspect=1, rotation_deg=0, short_side_px=short_side_px, size_px=None)
