@@ -1,4 +1,4 @@
-"""`hapvr models import | register | list | show | promote | rollback`."""
+"""`hapvr models import | register | list | show | export | push | pull | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ def _model_name(name: str) -> str:
 
 NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
+
+ModelArgument = Annotated[
+    str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
+]
+LicenceOption = Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")]
+PUSHED = "the repository is private if it is new; read its README.md, which names your sources, before you open it"
+
+
+def _bundle(model: str, name: str, tracking_uri: str) -> Path:
+    """The folder of a version, an alias, a models:/ name, or the folder itself."""
+    from hapvr.commands.scoring import model_folder
+    from hapvr.scorer.description import SCORER_FILE
+
+    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
+        model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
+    return model_folder(model, tracking_uri)
 
 
 def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
@@ -117,23 +133,78 @@ def list_(
 @app.command("show")
 @exit_codes
 def show_(
-    model: Annotated[
-        str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
-    ] = "champion",
+    model: ModelArgument = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
-    from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.description import CARD_FILE, SCORER_FILE, read_description
+    from hapvr.scorer.description import CARD_FILE, read_description
 
-    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
-        model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
-    folder = model_folder(model, tracking_uri)
+    folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
     card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
     show(stored | {"card": card}, as_json=as_json, text=card or json.dumps(stored, indent=1))
+
+
+@app.command("export")
+@exit_codes
+def export_(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    model: ModelArgument = "champion",
+    license_: LicenceOption = "",
+    name: NameOption = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a version as a folder with its card and the digests of its files, which `pull` takes elsewhere."""
+    bundle = _bundle(model, name, tracking_uri)
+    from hapvr.registry.travel import export_model
+
+    sha256 = export_model(bundle, folder, licence=license_)
+    show({"folder": str(folder), "sha256": sha256}, as_json=as_json, text=f"{folder}: SHA-256 {sha256}")
+
+
+@app.command("push")
+@exit_codes
+def push_(
+    place: Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME")],
+    model: ModelArgument = "champion",
+    license_: LicenceOption = "",
+    name: NameOption = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit a version to a repository of the Hugging Face hub, or of the one at HF_ENDPOINT: safetensors, ONNX and JSON."""
+    bundle = _bundle(model, name, tracking_uri)
+    from hapvr.registry.travel import push_model
+
+    sha256, commit = push_model(bundle, place, licence=license_)
+    result = {"place": place, "commit": commit, "sha256": sha256}
+    show(result, as_json=as_json, text=f"{place}@{commit}: SHA-256 {sha256}; {PUSHED}")
+
+
+@app.command("pull")
+@exit_codes
+def pull_(
+    place: Annotated[
+        str, typer.Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")
+    ],
+    sha256: Annotated[
+        str, typer.Option(help="What `export` or `push` said; a model of another digest is refused.")
+    ] = "",
+    name: NameOption = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
+    client, _ = _registry(tracking_uri, writing=True)
+    from hapvr.registry.runs import Tracker
+    from hapvr.registry.travel import pull_model
+
+    made = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
+    result = {"name": name, "version": made.version, "sha256": made.sha256, "source": made.source}
+    show(result, as_json=as_json, text=f"models:/{name}/{made.version} is {made.source}, SHA-256 {made.sha256}")
 
 
 @app.command("promote")
