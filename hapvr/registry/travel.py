@@ -12,12 +12,13 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DamagedError, DataError
@@ -39,6 +40,9 @@ from hapvr.scorer.description import (
 )
 from hapvr.scorer.torch_bundle import load_networks
 from hapvr.settings import first_line
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 README_FILE = "README.md"
 SUMS_FILE = "SHA256SUMS"
@@ -97,14 +101,14 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
     repository, revision = _parsed(place)
     if revision is not None:
         raise ArgumentError(f"model: {place}: a revision is for `hapvr models pull`; name the repository alone")
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder = Path(scratch) / "model"
         digest = export_model(bundle, folder, licence=licence)
         names = [name for name in (README_FILE, SUMS_FILE, *FILES) if (folder / name).exists()]
         with _hub_errors(place):
-            hub = HfApi(library_name="hapvr", library_version=__version__)
+            hub = _client()
             hub.create_repo(repository, private=True, exist_ok=True)
             gone = set(hub.list_repo_files(repository)).intersection(FILES).difference(names)
             made = hub.create_commit(
@@ -190,13 +194,21 @@ def _parsed(place: str) -> tuple[str, str | None]:
 def _fetch(place: str, folder: Path) -> str:
     """Fetch the files of a model, no others; returns the place with its commit."""
     repository, revision = _parsed(place)
-    from huggingface_hub import HfApi
-
     with _hub_errors(place):
-        hub = HfApi(library_name="hapvr", library_version=__version__)
+        hub = _client()
         commit = hub.model_info(repository, revision=revision).sha
         hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=[SUMS_FILE, *FILES])
     return f"{HUB}{repository}@{commit}"
+
+
+def _client() -> HfApi:
+    """The hub's own client, which draws bars on a terminal alone."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    return HfApi(library_name="hapvr", library_version=__version__)
 
 
 @contextmanager
