@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -13,57 +14,6 @@ from numpy.typing import NDArray
 from hapvr.benchmark.protocol import EvaluationResult
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
-FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
-PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
-    "fivr-5k": (
-        FIVR_TASKS[:3],
-        {"TCA_f": (84.4, 83.4, 76.3), "VVS_500": (63.6, 64.8, 62.0), "VVS_3840": (74.4, 75.2, 70.5)},
-    ),
-    "fivr-200k": (
-        FIVR_TASKS,
-        {
-            "TCA_c": (57.0, 55.3, 47.3),
-            "VVS_3840": (71.1, 68.9, 59.0),
-            "TCA_f": (87.7, 83.0, 70.3),
-            "ViSiL_v": (89.2, 84.1, 70.2),
-            "S2VS (VCDB)": (92.53, 87.73, 74.51, 86.12, 77.41, 63.26),
-            "S2VS (DnS-100K)": (92.5, 87.8, 73.9, 89.3, 80.2, 64.9),
-            "HAP-VR": (92.83, 88.21, 74.72, 88.41, 79.85, 64.79),
-        },
-    ),
-    "evve": (
-        ("EVVE_mAP", "EVVE_uAP"),
-        {
-            "TCA_f": (60.3,),
-            "ViSiL_v": (62.3,),
-            "VVS_3840": (64.4,),
-            "S2VS (VCDB)": (67.17, 80.72),
-            "S2VS (DnS-100K)": (65.9, 78.9),
-            "HAP-VR": (69.15, 82.88),
-        },
-    ),
-    "svd": (("mAP", "uAP"), {"S2VS (VCDB)": (88.40, 65.04), "HAP-VR": (89.00, 67.87)}),
-    "cc_web_video": (
-        ("mAP", "mAP_star", "mAP_c", "mAP_c_star"),
-        {
-            "TCA_c": (97.3, 94.7, 98.3, 96.5),
-            "VVS_3840": (97.5, 95.5, 98.4, 97.3),
-            "TCA_f": (98.3, 96.9, 99.4, 99.0),
-            "ViSiL_v": (98.5, 97.1, 99.6, 99.3),
-        },
-    ),
-}
-"""Numbers of the papers, in percent: columns, then rows, which may end early."""
-
-SOURCES = {
-    "HAP-VR": "Liu et al., ACM MM 2024 (arXiv 2407.15566)",
-    "S2VS (VCDB)": "as Liu et al., ACM MM 2024, report it",
-    "S2VS (DnS-100K)": "Kordopatis-Zilos et al., CVPR Workshops 2023 (arXiv 2304.03378)",
-    "ViSiL_v": "Kordopatis-Zilos et al., ICCV 2019, as Shao et al. report it",
-    "TCA": "Shao et al., WACV 2021",
-    "VVS": "Jo et al., AAAI 2024 (arXiv 2303.08906)",
-}
-"""Where the rows of PUBLISHED that begin so come from. NOTICE has the titles."""
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -124,25 +74,20 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
     return "\n".join(lines) + "\n"
 
 
-def published_rows(benchmark: str) -> dict[str, dict[str, float]]:
-    """What papers report for a benchmark, under the policy `official`: row name -> {task: value in [0, 1]}; may be empty."""
-    tasks, rows = PUBLISHED.get(benchmark, ((), {}))
-    return {name: {task: value / 100 for task, value in zip(tasks, row, strict=False)} for name, row in rows.items()}
-
-
-def published_sources(benchmark: str) -> dict[str, str]:
-    """The papers that `published_rows` are from, by how the names of their rows begin."""
-    names = tuple(published_rows(benchmark))
-    return {begin: paper for begin, paper in SOURCES.items() if any(name.startswith(begin) for name in names)}
+def published_metrics(benchmark: str) -> pl.DataFrame:
+    """What papers report, under the policy `official`: row, task, percent, source; no rows where none of ours does."""
+    table = resources.files("hapvr.benchmark") / "data" / "published" / "metrics.csv"
+    return pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
     """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources; other tasks follow."""
-    known = published_rows(benchmark)
-    if not known:
-        return metrics_markdown(results)
-    tasks = PUBLISHED[benchmark][0]
+    known = published_metrics(benchmark)
+    rows: dict[str, dict[str, float]] = {name: {} for name in known["row"]}
+    for name, task, percent, _ in known.iter_rows():
+        rows[name][task] = percent / 100
+    tasks = list(dict.fromkeys(known["task"]))
     others = list(dict.fromkeys(task for row in results.values() for task in row if task not in tasks))
-    text = metrics_markdown({**known, **results}, tasks=tasks)
-    text += "".join(f"{begin}: {paper}\n" for begin, paper in published_sources(benchmark).items())
-    return f"{text}\n{metrics_markdown(results, tasks=others)}" if others else text
+    sources = "".join(f"{name}: {source}\n" for name, source in dict(known.select("row", "source").iter_rows()).items())
+    tables = [metrics_markdown({**rows, **results}, tasks=tasks) + sources] if tasks else []
+    return "\n".join([*tables, *([metrics_markdown(results, tasks=others)] if others else [])])

@@ -26,8 +26,6 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the ve
 ModelArgument = Annotated[
     str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
 ]
-LicenceOption = Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")]
-PUSHED = "the repository is private if it is new; read its README.md, which names your sources, before you open it"
 
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
@@ -152,7 +150,6 @@ def show_(
 def export_(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     model: ModelArgument = "champion",
-    license_: LicenceOption = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
@@ -161,7 +158,7 @@ def export_(
     bundle = _bundle(model, name, tracking_uri)
     from hapvr.registry.travel import export_model
 
-    sha256 = export_model(bundle, folder, licence=license_)
+    sha256 = export_model(bundle, folder)
     show({"folder": str(folder), "sha256": sha256}, as_json=as_json, text=f"{folder}: SHA-256 {sha256}")
 
 
@@ -170,18 +167,21 @@ def export_(
 def push_(
     place: Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME")],
     model: ModelArgument = "champion",
-    license_: LicenceOption = "",
+    license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
-    """Commit a version to a repository of the Hugging Face hub, or of the one at HF_ENDPOINT: safetensors, ONNX and JSON."""
+    """Commit a version to the Hugging Face hub, or the one at HF_ENDPOINT: safetensors, ONNX, JSON, card and digests.
+
+    A new repository is private. Read its README.md, which names your sources, before you open it.
+    """
     bundle = _bundle(model, name, tracking_uri)
     from hapvr.registry.travel import push_model
 
     sha256, commit = push_model(bundle, place, licence=license_)
     result = {"place": place, "commit": commit, "sha256": sha256}
-    show(result, as_json=as_json, text=f"{place}@{commit}: SHA-256 {sha256}; {PUSHED}")
+    show(result, as_json=as_json, text=f"{place}@{commit}: SHA-256 {sha256}")
 
 
 @app.command("pull")
@@ -202,9 +202,9 @@ def pull_(
     from hapvr.registry.runs import Tracker
     from hapvr.registry.travel import pull_model
 
-    made = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
-    result = {"name": name, "version": made.version, "sha256": made.sha256, "source": made.source}
-    show(result, as_json=as_json, text=f"models:/{name}/{made.version} is {made.source}, SHA-256 {made.sha256}")
+    version, found, source = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
+    result = {"name": name, "version": version, "sha256": found, "source": source}
+    show(result, as_json=as_json, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
 
 
 @app.command("promote")

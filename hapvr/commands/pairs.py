@@ -83,16 +83,13 @@ def import_(
 ) -> None:
     """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""
     from hapvr.search.marks import keep_marks
-    from hapvr.search.marks_table import read_marks_file
+    from hapvr.search.marks_table import read_marks_table
 
     root = open_project(config).root
-    made = read_marks_file(root, file)
+    made = read_marks_table(root, file)
     before = keep_marks(root, made)
-    known = [before.verdict(one.first, one.second) for one in made]
-    replaced = sum(verdict not in (None, one.verdict) for one, verdict in zip(made, known, strict=True))
-    result = {"marks": len(made), "new": known.count(None), "replaced": replaced}
-    text = f"{len(made)} marks: {known.count(None)} new, {replaced} replace another verdict"
-    show(result, as_json=as_json, text=text)
+    new = sum(before.of(one.first, one.second) is None for one in made)
+    show({"marks": len(made), "new": new}, as_json=as_json, text=f"{len(made)} marks are kept, {new} of them new")
 
 
 @app.command("benchmark")

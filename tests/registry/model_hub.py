@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Files = dict[str, bytes]
-TENSORS = (".safetensors", ".onnx")
 
 
 class ModelHub:
@@ -22,7 +21,6 @@ class ModelHub:
     def __init__(self) -> None:
         self.repositories: dict[str, Files] = {}
         self.private: set[str] = set()
-        self.uploads: Files = {}
 
     def commit(self, repository: str) -> str:
         """Forty hexadecimal digits of the content."""
@@ -42,8 +40,6 @@ class ModelHub:
             value = row["value"]
             if row["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
-            elif row["key"] == "lfsFile":
-                files[value["path"]] = self.uploads[value["oid"]]
             elif row["key"] == "deletedFile":
                 del files[value["path"]]
         return {"commitUrl": repository, "commitOid": self.commit(repository)}
@@ -90,10 +86,6 @@ def _handler(hub: ModelHub) -> type[BaseHTTPRequestHandler]:
 
         do_HEAD = do_GET
 
-        def do_PUT(self) -> None:
-            hub.uploads[self.path.rpartition("/")[2]] = self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(b"")
-
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             repository = "/".join(self.path.removeprefix("/api/models").split("/")[1:3]).removesuffix(".git")
@@ -103,15 +95,8 @@ def _handler(hub: ModelHub) -> type[BaseHTTPRequestHandler]:
                 assert json.loads(body)["content"].startswith("---\n")
                 self.answer({"warnings": [], "errors": []})
             elif "/preupload/" in self.path:
-                modes = {True: "lfs", False: "regular"}
-                names = [row["path"] for row in json.loads(body)["files"]]
-                rows = [{"path": name, "uploadMode": modes[name.endswith(TENSORS)]} for name in names]
-                self.answer({"files": [row | {"shouldIgnore": False} for row in rows]})
-            elif self.path.endswith("/info/lfs/objects/batch"):
-                to = f"http://{self.headers['Host']}/lfs"
-                rows = json.loads(body)["objects"]
-                upload = [row | {"actions": {"upload": {"href": f"{to}/{row['oid']}"}}} for row in rows]
-                self.answer({"transfer": "basic", "objects": upload})
+                regular = {"uploadMode": "regular", "shouldIgnore": False}
+                self.answer({"files": [{"path": row["path"]} | regular for row in json.loads(body)["files"]]})
             else:
                 assert "/commit/" in self.path, self.path
                 self.answer(hub.change(repository, body))
