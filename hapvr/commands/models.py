@@ -1,4 +1,4 @@
-"""`hapvr models import | register | list | show | export | push | pull | promote | rollback`."""
+"""`hapvr models import | register | list | show | export (or push) | pull | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -146,42 +146,29 @@ def show_(
 
 
 @app.command("export")
-@exit_codes
-def export_(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    model: ModelArgument = "champion",
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a version as a folder with its card and the digests of its files, which `pull` takes elsewhere."""
-    bundle = _bundle(model, name, tracking_uri)
-    from hapvr.registry.travel import export_model
-
-    sha256 = export_model(bundle, folder)
-    show({"folder": str(folder), "sha256": sha256}, as_json=as_json, text=f"{folder}: SHA-256 {sha256}")
-
-
 @app.command("push")
 @exit_codes
-def push_(
-    place: Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME")],
+def export_(
+    place: Annotated[str, typer.Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
     model: ModelArgument = "champion",
     license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
-    """Commit a version to the Hugging Face hub, or the one at HF_ENDPOINT: safetensors, ONNX, JSON, card and digests.
+    """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
 
-    A new repository is private. Read its README.md, which names your sources, before you open it.
+    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names your sources, before you
+    open it.
     """
     bundle = _bundle(model, name, tracking_uri)
-    from hapvr.registry.travel import push_model
+    from hapvr.registry.travel import HUB, export_model, push_model
 
-    sha256, commit = push_model(bundle, place, licence=license_)
-    result = {"place": place, "commit": commit, "sha256": sha256}
-    show(result, as_json=as_json, text=f"{place}@{commit}: SHA-256 {sha256}")
+    if place.startswith(HUB):
+        sha256, place = push_model(bundle, place, licence=license_)
+    else:
+        sha256 = export_model(bundle, Path(place), licence=license_)
+    show({"place": place, "sha256": sha256}, as_json=as_json, text=f"{place}: SHA-256 {sha256}")
 
 
 @app.command("pull")

@@ -67,7 +67,7 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
 
 
 def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str]:
-    """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and commit.
+    """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and place.
 
     Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
     DataError where the hub refuses, and as `export_model` does.
@@ -86,7 +86,7 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
             ]
             message = f"HAP-VR model {digest[:12]}"
             made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
-    return digest, str(made.oid)
+    return digest, f"{HUB}{repository}@{made.oid}"
 
 
 def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> tuple[int, str, str]:

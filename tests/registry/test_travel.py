@@ -54,7 +54,7 @@ def test_an_exported_folder_has_card_and_digests_and_no_other_file(bundle: Path,
 DAMAGE = {
     "a network of other bytes": ("network/network.safetensors", "X", "network.safetensors has another SHA-256 than"),
     "a file that is gone": ("calibration.json", None, "calibration.json is missing"),
-    "no list": (SUMS_FILE, None, "no SHA256SUMS"),
+    "no list": (SUMS_FILE, None, "SHA256SUMS is missing"),
     "a list of something else": (SUMS_FILE, f"{'0' * 64}  ../../evil.pth\n", r"lists .*evil.pth', which is no file"),
     "another model": ("", "", "and 00 was asked for"),
 }
@@ -107,15 +107,13 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
             *(("pull", f"hf://org/{name}", *tracking) for name in wrong),
             ("push", "hf://org/model", second),
         )
-        assert json.loads(made[1])["source"] == f"hf://org/model@{json.loads(out)['commit']}"
+        assert json.loads(made[1])["source"] == json.loads(out)["place"]
         assert json.loads(made[1])["version"] == json.loads(again[1])["version"] == 1
         assert [(code, error.count("\n")) for code, _, error in refused] == [(1, 1), (1, 1), (1, 1), (2, 1)]
         assert "network/network.json has another SHA-256" in refused[0][2]
         assert pushed[0] == 0
-        assert set(FILES) & hub.repositories["org/model"].keys() == {
-            name for name in FILES if (second / name).is_file()
-        }
-        assert hub.repositories["org/model"]["notes.txt"] == b"of people"
+        kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
+        assert hub.repositories["org/model"].keys() == names_in(second) | kept
     found = registered_bundle("models:/hapvr/1", uri)
     assert {name: file_sha256(found / name) for name in names_in(found)} == {
         name: file_sha256(bundle / name) for name in names_in(bundle)
