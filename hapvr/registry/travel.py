@@ -143,12 +143,9 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
             shutil.copyfile(folder / name, bundle / name)
             if file_sha256(bundle / name) != row[1]:
                 raise ValueError(f"{name} has another SHA-256 than {SUMS_FILE} says")
-    except FileNotFoundError as error:
-        raise DamagedError(
-            f"model: {source}: {name} is missing; nothing was registered: export or push it again"
-        ) from error
     except (OSError, ValueError) as error:
-        raise DamagedError(f"model: {source}: {error}; nothing was registered: export or push it again") from error
+        reason = f"{name} is missing" if isinstance(error, FileNotFoundError) else error
+        raise DamagedError(f"model: {source}: {reason}; nothing was registered: export or push it again") from error
     return digest
 
 

@@ -12,106 +12,92 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Files = dict[str, bytes]
 
-
-class ModelHub:
+class ModelHub(ThreadingHTTPServer):
     """repositories: the files of each at its last commit. private: those that were made so. At "org/away" nobody answers."""
 
     def __init__(self) -> None:
-        self.repositories: dict[str, Files] = {}
+        self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
+        super().__init__(("127.0.0.1", 0), _Handler)
 
     def commit(self, repository: str) -> str:
-        """Forty hexadecimal digits of the content."""
-        rows = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in self.repositories[repository].items())
-        return hashlib.sha1(repr(rows).encode()).hexdigest()
+        return sha1(repr(sorted(self.repositories[repository].items())).encode())
 
-    def create(self, body: bytes) -> dict[str, Any]:
-        asked = json.loads(body)
+    def create(self, asked: dict[str, Any]) -> dict[str, str]:
         name = f"{asked['organization']}/{asked['name']}"
         self.repositories.setdefault(name, {".gitattributes": b"", "notes.txt": b"of people"})
         self.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
         return {"url": name}
 
-    def change(self, repository: str, body: bytes) -> dict[str, Any]:
+    def change(self, repository: str, body: bytes) -> dict[str, str]:
         files = self.repositories[repository]
         for row in map(json.loads, body.splitlines()):
-            value = row["value"]
             if row["key"] == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
+                files[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
             elif row["key"] == "deletedFile":
-                del files[value["path"]]
+                del files[row["value"]["path"]]
         return {"commitUrl": repository, "commitOid": self.commit(repository)}
 
-    def listing(self, repository: str) -> list[dict[str, Any]]:
-        """The tree; an oid is only a name here."""
-        return [
-            {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-            for name, data in self.repositories[repository].items()
-        ]
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ModelHub
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def answer(self, content: Any, status: int = 200, **headers: str) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        found = re.fullmatch(r"(?:/api/models)?/(org/[a-z]+)(?:/(revision|tree|resolve)/(\w+))?(?:/(.+))?", path)
+        repository, kind, revision, name = found.groups() if found else ("", "", "", "")
+        files = self.server.repositories.get(repository)
+        if repository == "org/away":
+            self.close_connection = True
+        elif files is None:
+            self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
+        elif kind == "tree":
+            rows = [{"path": name, "size": len(data), "oid": sha1(data)} for name, data in files.items()]
+            self.answer([row | {"type": "file"} for row in rows])
+        elif kind == "resolve":
+            self.answer(files[name], X_Repo_Commit=revision, ETag=f'"{sha1(files[name])}"')
+        else:
+            self.answer({"id": repository, "sha": self.server.commit(repository), "siblings": []})
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/api/repos/create":
+            self.answer(self.server.create(json.loads(body)))
+        elif self.path == "/api/validate-yaml":
+            assert json.loads(body)["content"].startswith("---\n")
+            self.answer({"warnings": [], "errors": []})
+        elif "/preupload/" in self.path:
+            regular = {"uploadMode": "regular", "shouldIgnore": False}
+            self.answer({"files": [{"path": row["path"]} | regular for row in json.loads(body)["files"]]})
+        else:
+            assert "/commit/" in self.path, self.path
+            self.answer(self.server.change("/".join(self.path.split("/")[3:5]), body))
 
 
-def _handler(hub: ModelHub) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-        def answer(self, content: Any, status: int = 200, **headers: str) -> None:
-            data = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(data)
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            found = re.fullmatch(r"(?:/api/models)?/(org/[a-z]+)(?:/(revision|tree|resolve)/(\w+))?(?:/(.+))?", path)
-            if found is None or found[1] not in hub.repositories:
-                if path.startswith("/api/models/org/away"):
-                    self.close_connection = True
-                    return
-                self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
-            elif found[2] == "tree":
-                self.answer(hub.listing(found[1]))
-            elif found[2] == "resolve":
-                data = hub.repositories[found[1]][found[4]]
-                self.answer(data, X_Repo_Commit=found[3], ETag=f'"{hashlib.sha1(data).hexdigest()}"')
-            else:
-                self.answer({"id": found[1], "sha": hub.commit(found[1]), "siblings": []})
-
-        do_HEAD = do_GET
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            repository = "/".join(self.path.removeprefix("/api/models").split("/")[1:3]).removesuffix(".git")
-            if self.path == "/api/repos/create":
-                self.answer(hub.create(body))
-            elif self.path == "/api/validate-yaml":
-                assert json.loads(body)["content"].startswith("---\n")
-                self.answer({"warnings": [], "errors": []})
-            elif "/preupload/" in self.path:
-                regular = {"uploadMode": "regular", "shouldIgnore": False}
-                self.answer({"files": [{"path": row["path"]} | regular for row in json.loads(body)["files"]]})
-            else:
-                assert "/commit/" in self.path, self.path
-                self.answer(hub.change(repository, body))
-
-    return Handler
+def sha1(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
 
 
 @contextmanager
-def model_hub() -> Iterator[tuple[str, ModelHub]]:
-    """The address of a hub on this machine, and what it holds."""
-    hub = ModelHub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", hub
-    finally:
-        server.shutdown()
-        server.server_close()
+def model_hub() -> Iterator[ModelHub]:
+    """A hub on this machine."""
+    with ModelHub() as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        yield hub
+        hub.shutdown()

@@ -93,7 +93,8 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
         )
         return [tuple(row) for row in json.loads(done.stdout)]
 
-    with model_hub() as (address, hub):
+    with model_hub() as hub:
+        address = f"http://127.0.0.1:{hub.server_port}"
         ((code, out, error),) = models(address, ("push", "hf://org/model", bundle, "--json"))
         assert (code, error) == (0, "")
         assert hub.private == {"org/model"}
