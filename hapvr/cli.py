@@ -66,7 +66,7 @@ class _Hapvr(TyperGroup):
         self.commands: Any = _LoadedVerbs()
 
 
-app = typer.Typer(cls=_Hapvr, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(cls=_Hapvr, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 
 def _version(wanted: bool) -> None:

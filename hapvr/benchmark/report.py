@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -14,23 +15,6 @@ from hapvr.benchmark.protocol import EvaluationResult
 from hapvr.tables import markdown_table
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
-FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
-PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
-    "fivr-200k": (
-        FIVR_TASKS,
-        {
-            "S2VS (VCDB)": (92.53, 87.73, 74.51, 86.12, 77.41, 63.26),
-            "S2VS (DnS-100K)": (92.5, 87.8, 73.9, 89.3, 80.2, 64.9),
-            "HAP-VR": (92.83, 88.21, 74.72, 88.41, 79.85, 64.79),
-        },
-    ),
-    "evve": (
-        ("EVVE_mAP", "EVVE_uAP"),
-        {"S2VS (VCDB)": (67.17, 80.72), "S2VS (DnS-100K)": (65.9, 78.9), "HAP-VR": (69.15, 82.88)},
-    ),
-    "svd": (("mAP", "uAP"), {"S2VS (VCDB)": (88.40, 65.04), "HAP-VR": (89.00, 67.87)}),
-}
-"""Numbers of the papers, in percent: columns, then rows. HAP-VR (MM'24) and S2VS (CVPRW'23)."""
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -90,13 +74,20 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
     return markdown_table(["", *tasks], rows) + "\n"
 
 
+def published_metrics(benchmark: str) -> pl.DataFrame:
+    """What papers report, under the policy `official`: row, task, percent, source; no rows where none of ours does."""
+    table = resources.files("hapvr.benchmark") / "data" / "published" / "metrics.csv"
+    return pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
+
+
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
-    """`metrics_markdown` in the layout of the papers, whose rows come first if there are any; other tasks follow."""
-    published = PUBLISHED.get(benchmark)
-    if published is None:
-        return metrics_markdown(results)
-    tasks, rows = published
-    known = {name: {task: value / 100 for task, value in zip(tasks, row, strict=True)} for name, row in rows.items()}
+    """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources; other tasks follow."""
+    known = published_metrics(benchmark)
+    rows: dict[str, dict[str, float]] = {name: {} for name in known["row"]}
+    for name, task, percent, _ in known.iter_rows():
+        rows[name][task] = percent / 100
+    tasks = list(dict.fromkeys(known["task"]))
     others = list(dict.fromkeys(task for row in results.values() for task in row if task not in tasks))
-    text = metrics_markdown({**known, **results}, tasks=tasks)
-    return f"{text}\n{metrics_markdown(results, tasks=others)}" if others else text
+    sources = "".join(f"{name}: {source}\n" for name, source in dict(known.select("row", "source").iter_rows()).items())
+    tables = [metrics_markdown({**rows, **results}, tasks=tasks) + sources] if tasks else []
+    return "\n".join([*tables, *([metrics_markdown(results, tasks=others)] if others else [])])

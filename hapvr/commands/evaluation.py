@@ -73,6 +73,7 @@ def evaluate(
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
+    from hapvr.benchmark.report import published_metrics
     from hapvr.errors import ArgumentError
 
     scoring = (features, model, out, normalize, segments or None)
@@ -103,6 +104,7 @@ def evaluate(
             for name, one in scored.items()
         }
     content, text = results[RAW].to_json(), _text(definition, results)
+    content["published"] = published_metrics(definition.name).to_dicts()
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
     if found is not None:

@@ -1,4 +1,4 @@
-"""`hapvr models import | register | list | show | promote | rollback`."""
+"""`hapvr models import | register | list | show | export (or push) | pull | promote | rollback`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ def _model_name(name: str) -> str:
 
 NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
+
+ModelArgument = Annotated[
+    str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
+]
+
+
+def _bundle(model: str, name: str, tracking_uri: str) -> Path:
+    """The folder of a version, an alias, a models:/ name, or the folder itself."""
+    from hapvr.commands.scoring import model_folder
+    from hapvr.scorer.description import SCORER_FILE
+
+    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
+        model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
+    return model_folder(model, tracking_uri)
 
 
 def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
@@ -117,23 +131,67 @@ def list_(
 @app.command("show")
 @exit_codes
 def show_(
-    model: Annotated[
-        str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
-    ] = "champion",
+    model: ModelArgument = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
     as_json: JsonOption = False,
 ) -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
-    from hapvr.commands.scoring import model_folder
-    from hapvr.scorer.description import CARD_FILE, SCORER_FILE, read_description
+    from hapvr.scorer.description import CARD_FILE, read_description
 
-    if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
-        model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
-    folder = model_folder(model, tracking_uri)
+    folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
     card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
     show(stored | {"card": card}, as_json=as_json, text=card or json.dumps(stored, indent=1))
+
+
+@app.command("export")
+@app.command("push")
+@exit_codes
+def export_(
+    place: Annotated[str, typer.Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
+    model: ModelArgument = "champion",
+    license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
+    name: NameOption = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
+
+    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names your sources, before you
+    open it.
+    """
+    bundle = _bundle(model, name, tracking_uri)
+    from hapvr.registry.travel import HUB, export_model, push_model
+
+    if place.startswith(HUB):
+        sha256, place = push_model(bundle, place, licence=license_)
+    else:
+        sha256 = export_model(bundle, Path(place), licence=license_)
+    show({"place": place, "sha256": sha256}, as_json=as_json, text=f"{place}: SHA-256 {sha256}")
+
+
+@app.command("pull")
+@exit_codes
+def pull_(
+    place: Annotated[
+        str, typer.Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")
+    ],
+    sha256: Annotated[
+        str, typer.Option(help="What `export` or `push` said; a model of another digest is refused.")
+    ] = "",
+    name: NameOption = "hapvr",
+    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
+    client, _ = _registry(tracking_uri, writing=True)
+    from hapvr.registry.runs import Tracker
+    from hapvr.registry.travel import pull_model
+
+    version, found, source = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
+    result = {"name": name, "version": version, "sha256": found, "source": source}
+    show(result, as_json=as_json, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
 
 
 @app.command("promote")

@@ -1,9 +1,10 @@
-"""`hapvr pairs mark | unmark | list | benchmark`: what people know about pairs of videos, which searches and duplicates respect."""
+"""`hapvr pairs mark | unmark | list | import | benchmark`: what people know about pairs, which searches and duplicates respect."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,15 +55,41 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_js
 
 @app.command("list")
 @exit_codes
-def list_(config: ConfigOption, as_json: JsonOption = False) -> None:
+def list_(
+    config: ConfigOption,
+    out: Annotated[Path | None, typer.Option(help="Also write them to a CSV file, which `import` reads.")] = None,
+    as_json: JsonOption = False,
+) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks
+    from hapvr.search.marks_table import write_marks
 
-    rows = read_marks(open_project(config).root).rows()
+    marks = read_marks(open_project(config).root)
+    if out is not None:
+        write_marks(marks, out)
+    rows = marks.rows()
     lines = [
         f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}  ({row.by})" for row in rows
     ]
     show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
+
+
+@app.command("import")
+@exit_codes
+def import_(
+    file: Annotated[Path, typer.Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")],
+    config: ConfigOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""
+    from hapvr.search.marks import keep_marks
+    from hapvr.search.marks_table import read_marks_table
+
+    root = open_project(config).root
+    made = read_marks_table(root, file)
+    before = keep_marks(root, made)
+    new = sum(before.of(one.first, one.second) is None for one in made)
+    show({"marks": len(made), "new": new}, as_json=as_json, text=f"{len(made)} marks are kept, {new} of them new")
 
 
 @app.command("benchmark")

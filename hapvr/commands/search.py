@@ -28,10 +28,18 @@ from hapvr.search import DEFAULT_TOP
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Verdict
     from hapvr.search.duplicates import DuplicatePair, GroupMember
+    from hapvr.search.labelling import Pair
     from hapvr.search.match import Match, Part, SearchAnswer
+    from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet", ".json")
-OutOption = Annotated[Path | None, typer.Option(help=f"Also write the rows to a {', '.join(OUT_SUFFIXES)} file.")]
+TASKS_SUFFIX = ".label-studio.json"
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"Also write the rows to a {', '.join(OUT_SUFFIXES)} file, or the pairs as tasks to NAME{TASKS_SUFFIX}."
+    ),
+]
 FolderOption = Annotated[
     str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
 ]
@@ -102,8 +110,11 @@ def search(
             answers.append(answer_or_error(name, ask))
     values = answer_values(answers)
     if out is not None:
+        pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
         with write_atomic(out) as part:
-            if out.suffix.lower() == ".json":
+            if out.name.endswith(TASKS_SUFFIX):
+                _write_tasks(part, pairs, searcher)
+            elif out.suffix.lower() == ".json":
                 part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
             else:
                 export_table(answer_table(answers), part, out.suffix.lower())
@@ -167,6 +178,7 @@ def duplicates(
     for key in searcher.collection.shards() if calibration is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
+    tasks: list[Pair]
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
@@ -174,19 +186,26 @@ def duplicates(
             verdict_of(calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file) for pair in found
         ]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
+        tasks = [(one.first, one.second, said, one.probability) for one, said in zip(found, verdicts, strict=True)]
     else:
         made = make_duplicate_groups(project, searcher)
         groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
         members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
         verdicts = member_verdicts(searcher, members)
         rows, text = group_rows(members), _group_lines(members, verdicts)
+        medoids = {member.group: member.video_id for member in members if member.medoid}
+        said_of = zip(members, verdicts, strict=True)
+        tasks = [(medoids[one.group], one.video_id, said, None) for one, said in said_of if not one.medoid]
         if plan is not None:
             write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
     text = [f"model    {searcher.name}", *(f"warning  {warning}" for warning in warnings), *text]
     if out is not None:
         with write_atomic(out) as part:
-            export_table(rows, part, out.suffix.lower())
+            if out.name.endswith(TASKS_SUFFIX):
+                _write_tasks(part, tasks, searcher)
+            else:
+                export_table(rows, part, out.suffix.lower())
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
     show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, as_json=as_json, text="\n".join(text))
 
@@ -239,6 +258,15 @@ def _check_out(out: Path | None) -> None:
 
     if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
+
+
+def _write_tasks(part: Path, pairs: Sequence[Pair], searcher: Searcher) -> None:
+    from hapvr.search.labelling import label_studio_tasks
+
+    def path_of(name: str) -> Path | None:
+        return searcher.collection.metadata.of(name).path or (Path(name).absolute() if Path(name).is_file() else None)
+
+    part.write_text(json.dumps(label_studio_tasks(pairs, path_of), ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:

@@ -29,7 +29,9 @@ TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
 SEARCH_HINT = "install what searches with `pip install '.[search]'` in a checkout"
 SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
 """What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
-SEARCH_VERBS = frozenset({"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list"})
+SEARCH_VERBS = frozenset(
+    {"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list", "pairs import"}
+)
 """Verbs of `hapvr` that need it."""
 
 FOREIGN = {

@@ -6,7 +6,7 @@ marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +81,44 @@ def read_marks(root: DataRoot) -> Marks:
     return Marks({(mark.first, mark.second): mark for mark in stored.pairs})
 
 
+def mark_of(
+    root: DataRoot,
+    one: str,
+    other: str,
+    verdict: Verdict,
+    *,
+    names: tuple[str, str] | None = None,
+    since: str = "",
+    by: str = LOCAL_USER,
+) -> Mark:
+    """What somebody says about two videos, see `content_of`; it is kept by `keep_marks`.
+
+    names: what to call them; default is one and other. since: ISO 8601; "" for now. by: who says it. Raises DataError, and
+    ArgumentError for two equal contents.
+    """
+    shown = names or (one, other)
+    named = dict(zip((content_of(root, one), content_of(root, other)), shown, strict=True))
+    if len(named) == 1:
+        raise ArgumentError(f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two different files")
+    first, second = sorted(named)
+    return Mark(
+        first=first,
+        second=second,
+        verdict=verdict,
+        names=(printable(named[first]), printable(named[second])),
+        since=since or datetime.now(UTC).isoformat(timespec="seconds"),
+        by=by,
+    )
+
+
+def keep_marks(root: DataRoot, made: Iterable[Mark]) -> Marks:
+    """Keep marks, all or none; each replaces what was said of the same contents before. Returns the marks before."""
+    with root.lock("marks"):
+        before = read_marks(root)
+        _write(root, before | {(one.first, one.second): one for one in made})
+    return before
+
+
 def mark(
     root: DataRoot,
     one: str,
@@ -90,25 +128,9 @@ def mark(
     names: tuple[str, str] | None = None,
     by: str = LOCAL_USER,
 ) -> Mark:
-    """Keep what somebody says about two videos, see `content_of`; it replaces what was said before.
-
-    names: what to call them; default is one and other. by: who says it. Raises DataError, and ArgumentError for two equal contents.
-    """
-    shown = names or (one, other)
-    named = dict(zip((content_of(root, one), content_of(root, other)), shown, strict=True))
-    if len(named) == 1:
-        raise ArgumentError(f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two different files")
-    first, second = sorted(named)
-    made = Mark(
-        first=first,
-        second=second,
-        verdict=verdict,
-        names=(printable(named[first]), printable(named[second])),
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-        by=by,
-    )
-    with root.lock("marks"):
-        _write(root, read_marks(root) | {(first, second): made})
+    """Keep what somebody says about two videos, as `mark_of` takes it; it replaces what was said before."""
+    made = mark_of(root, one, other, verdict, names=names, by=by)
+    keep_marks(root, [made])
     return made
 
 

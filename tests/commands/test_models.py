@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import shard_keys
@@ -20,7 +21,7 @@ from hapvr.registry.versions import WARNING_TAG, promote, register
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import make_whitening
-from tests.commands.conftest import Call
+from tests.commands.conftest import COMMAND, Call
 from tests.conftest import small_settings, write_settings
 from tests.registry.empty_store import new_store
 from tests.scorer.bundles import make_bundle
@@ -128,3 +129,9 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow sets it where it is told an address
     monkeypatch.setenv("HAPVR_CONFIG", str(config_of(registry, tmp_path)))
     assert call("models", "show", "champion", "--json").json["card"] == ""
+
+
+def test_shells_complete_verbs() -> None:
+    """What `hapvr --install-completion` makes a shell ask for."""
+    words = {"_HAPVR_COMPLETE": "complete_bash", "COMP_WORDS": "hapvr models pu", "COMP_CWORD": "2"}
+    assert CliRunner().invoke(COMMAND, [], prog_name="hapvr", env=words).stdout.split() == ["push", "pull"]

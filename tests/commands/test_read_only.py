@@ -68,10 +68,13 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("forget",): (("in/long.mp4", *CONFIG, "--yes"), "/data"),
     ("index", "build"): ((*CONFIG, "--model", "bundle-0"), "/data"),
     ("index", "update"): (CONFIG, "/data"),
+    ("models", "export"): (("exported", *REGISTRY), "exported"),
     ("models", "import"): (("published.pth", "--out", "imported"), "imported"),
+    ("models", "pull"): (("bundle-0", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "promote"): (("3", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "rollback"): (REGISTRY, "mlflow.db cannot be written"),
     ("pairs", "benchmark"): (CONFIG, "/data"),
+    ("pairs", "import"): (("marks.csv", *CONFIG), "/data"),
     ("run",): (("features", *CONFIG), "/data"),
     ("pairs", "mark"): ((SHORT, COPY, "match", *CONFIG), "/data"),
     ("pairs", "unmark"): (("in/long.mp4", SHORT, *CONFIG), "/data"),
@@ -80,9 +83,9 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 }
 """Arguments that would have to write, and what the sentence names."""
 
-LEFT_OUT = {("sample",), ("train",), ("models", "register"), ("index", "add")}
+LEFT_OUT = {("sample",), ("train",), ("models", "register"), ("models", "push"), ("index", "add")}
 """Stages whose data is finished, or missing, here; `download` and `extract` show what a stage says. `index add` wants a data root of
-its own."""
+its own, `models push` a hub."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     make_duplicate_groups(project, searcher)
     write_scenes(folder / "query.mp4", list(LONG[10:15]))
     (folder / "watched.txt").write_text("query.mp4\n")
+    (folder / "marks.csv").write_text(f"first,second,verdict\n{long},{short},match\n")
     write_published(folder / "published.pth")
     with h5py.File(folder / "features.hdf5", "w") as file:
         file["one"] = np.ones((3, 9, 32), np.float32)

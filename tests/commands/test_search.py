@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from urllib.parse import quote
 
 import polars as pl
 import pytest
@@ -82,6 +83,23 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
     assert len(stored) == len(rows)
     call(project, "search", clip, "--out", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text())[0]["matches"]
+
+
+def test_matches_are_tasks_that_people_label(project: Project, clip: Path, tmp_path: Path) -> None:
+    """As Label Studio imports them: both videos, the names that `pairs import` reads, and a verdict where it is not unsure."""
+    call(project, "search", clip, "--out", tmp_path / "m.label-studio.json")
+    task, *others = json.loads((tmp_path / "m.label-studio.json").read_text())
+    served = "/data/local-files/?d="
+    assert task["data"] == {
+        "first": str(clip),
+        "second": "in/long.mp4",
+        "first_video": served + quote(str(clip)[1:]),
+        "second_video": served + quote(str(project.path(project.config.sources[0].path) / "long.mp4")[1:]),
+    }
+    (prediction,) = task["predictions"]
+    choice = {"from_name": "verdict", "to_name": "second", "type": "choices", "value": {"choices": ["match"]}}
+    assert prediction == {"score": pytest.approx(prediction["score"]), "result": [choice]}
+    assert others[-1]["predictions"][0]["result"][0]["value"] == {"choices": ["not a match"]}
 
 
 def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
 
     found = told("--pairs", "--between", "in/z", "in/s")["pairs"]
     assert [(row["first"], row["second"]) for row in found] == [("in/short.mp4", "in/z new excerpt.mp4")]
-    members = told("--between", "in/other", "in/z", "--plan", tmp_path / "plan.json")["groups"]
+    tasks = tmp_path / "groups.label-studio.json"
+    members = told("--between", "in/other", "in/z", "--plan", tmp_path / "plan.json", "--out", tasks)["groups"]
+    assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < {row["video_id"] for row in members}
     assert {row["video_id"] for row in members} == {"in/other 1.mp4", "in/z same bytes.mp4"}
     assert [row["keep"] for row in members] == [True, False]
     assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == ["keep", "link"]

@@ -1,0 +1,171 @@
+"""Models that travel: a bundle as a folder with a card and digests, which goes to a model hub and comes from there.
+
+README.md      the model card, after what hubs read of it (YAML); not in the list, so that people may edit it there
+SHA256SUMS     the digest of each other file, as `sha256sum --check` reads it
+
+Beside these it has the files of a bundle, `hapvr.scorer.description`, and no others: tensors, ONNX and JSON, no pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
+from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
+
+from hapvr import __version__
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.files import file_sha256, require_regular
+from hapvr.registry.runs import Tracker
+from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, log_model, register
+from hapvr.scorer.description import CARD_FILE, read_calibration, read_description
+from hapvr.scorer.torch_bundle import load_networks
+from hapvr.settings import first_line
+
+README_FILE = "README.md"
+SUMS_FILE = "SHA256SUMS"
+HUB = "hf://"
+DIGEST_TAG = "hapvr.sha256"
+HEAD = {"library_name": "hapvr", "tags": ["video-retrieval", "video-similarity", "copy-detection"]}
+
+_FILE = re.compile(
+    r"(?:scorer|calibration|network/network)\.json|model_card\.md|onnx/(?:backbone|embed|frames|compare)\.onnx|"
+    r"(?:backbone|whitening|network/network)\.safetensors"
+)
+_PLACE = re.compile(r"hf://([A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)(?:@([A-Za-z0-9][A-Za-z0-9_./-]*))?")
+_SUM = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
+    """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of digests.
+
+    licence: as hubs name it. Raises ArgumentError for a folder that holds anything, and as `read_description` does.
+    """
+    read_description(bundle)
+    if folder.exists() and any(folder.iterdir()):
+        raise ArgumentError(f"export: {folder} is not empty; name a new folder")
+    files = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
+    names = [name for name in files if _FILE.fullmatch(name)]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(bundle / name, folder / name)
+    head = HEAD | ({"license": licence} if licence else {})
+    card = (folder / CARD_FILE).read_text(encoding="utf-8") if CARD_FILE in names else "# A model of HAP-VR\n"
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", "", card]  # JSON is YAML
+    (folder / README_FILE).write_text("\n".join(lines), encoding="utf-8")
+    sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
+    (folder / SUMS_FILE).write_text(sums, encoding="ascii")  # last: without it nobody takes the folder
+    return hashlib.sha256(sums.encode()).hexdigest()
+
+
+def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str]:
+    """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and place.
+
+    Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
+    DataError where the hub refuses, and as `export_model` does.
+    """
+    repository, revision = _parsed(place)
+    with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
+        folder = Path(scratch) / "model"
+        digest = export_model(bundle, folder, licence=licence)
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        with _hub(place) as hub:
+            hub.create_repo(repository, private=True, exist_ok=True)
+            there = hub.list_repo_files(repository, revision=revision)
+            operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
+                *(CommitOperationAdd(name, folder / name) for name in names),
+                *(CommitOperationDelete(name) for name in there if _FILE.fullmatch(name) and name not in names),
+            ]
+            message = f"HAP-VR model {digest[:12]}"
+            made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
+    return digest, f"{HUB}{repository}@{made.oid}"
+
+
+def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> tuple[int, str, str]:
+    """Register the model of a hub, `hf://ORGANISATION/NAME[@REVISION]`, or of an exported folder; it does not become champion.
+
+    sha256: what `export_model` returned; "": any. Returns version, digest, and the place with its commit; a model that was
+    pulled before keeps its version. Raises ArgumentError for a wrong place, DamagedError where a digest is another one, and
+    DataError where the hub refuses or the model cannot be used.
+    """
+    with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
+        folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
+        if place.startswith(HUB):
+            folder, (repository, revision) = Path(scratch) / "fetched", _parsed(place)
+            wanted = [SUMS_FILE, CARD_FILE, "*.json", "*.safetensors", "*.onnx"]
+            with _hub(place) as hub:
+                commit = hub.model_info(repository, revision=revision).sha
+                hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
+            source = f"{HUB}{repository}@{commit}"
+        digest = _copy_verified(folder, bundle, sha256=sha256, source=source)
+        found = tracker.client.search_model_versions(f"name = '{name}' and tags.`{DIGEST_TAG}` = '{digest}'")
+        if found:
+            return int(found[0].version), digest, source
+        description = read_description(bundle)
+        read_calibration(bundle)
+        load_networks(bundle, description, device="cpu", dtype="float32")  # raises where the parts do not fit
+        tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
+        tags |= {WARNING_TAG: description.warning} if description.warning else {}
+        run_id = tracker.start(f"pulled-{digest[:16]}", name=f"{name}-pulled", params={"source": source}, tags=tags)
+        if (bundle / CARD_FILE).exists():
+            tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
+        uri = log_model(tracker, run_id, bundle)
+        tracker.client.set_terminated(run_id)
+        version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+        decide(tracker.client, name, version, f"pulled from {source}")
+    return version, digest, source
+
+
+def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> str:
+    """Copy what SHA256SUMS lists and verify the copies; returns the digest of the list. Raises DamagedError."""
+    name = SUMS_FILE
+    try:
+        require_regular(folder / name)
+        listed = (folder / name).read_bytes()
+        digest = hashlib.sha256(listed).hexdigest()
+        if sha256 not in ("", digest):
+            raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")
+        for line in listed.decode("ascii").splitlines():
+            row = _SUM.fullmatch(line)
+            if row is None or not _FILE.fullmatch(row[2]):
+                raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
+            name = row[2]
+            require_regular(folder / name)
+            (bundle / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, bundle / name)
+            if file_sha256(bundle / name) != row[1]:
+                raise ValueError(f"{name} has another SHA-256 than {SUMS_FILE} says")
+    except (OSError, ValueError) as error:
+        reason = f"{name} is missing" if isinstance(error, FileNotFoundError) else error
+        raise DamagedError(f"model: {source}: {reason}; nothing was registered: export or push it again") from error
+    return digest
+
+
+def _parsed(place: str) -> tuple[str, str | None]:
+    """Repository and revision of a place. Raises ArgumentError."""
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise ArgumentError(f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME")
+    return found[1], found[2]
+
+
+@contextmanager
+def _hub(place: str) -> Iterator[HfApi]:
+    """The hub's own client; whatever it raises, errors of several libraries, becomes a DataError."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        yield HfApi(library_name="hapvr", library_version=__version__)
+    except Exception as error:
+        raise DataError(
+            f"hub: {place} is refused or cannot be reached ({type(error).__name__}: {first_line(error)}); check the name, the "
+            "network, HF_ENDPOINT, HF_HUB_OFFLINE, and your token (`hf auth login`)"
+        ) from error

@@ -1,0 +1,124 @@
+"""Models that travel: through a folder, and through the hub's own client and a stand-in for the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.files import file_sha256
+from hapvr.registry.client import registered_bundle
+from hapvr.registry.runs import Tracker
+from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
+from hapvr.registry.versions import champion_of
+from hapvr.scorer.calibration import fit_calibration
+from tests.registry.empty_store import new_store
+from tests.registry.model_hub import model_hub
+from tests.scorer.bundles import make_bundle
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    fitted = fit_calibration([0.9] * 20, [0.1] * 20, source={}, frame_threshold=0.7)
+    return make_bundle(tmp_path_factory.mktemp("travel"), calibration=fitted, card="# The card\n")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def exported(bundle: Path) -> Path:
+    export_model(bundle, bundle.parent / "exported", licence="apache-2.0")
+    return bundle.parent / "exported"
+
+
+def test_an_exported_folder_has_card_and_digests_and_no_other_file(bundle: Path, exported: Path) -> None:
+    """Other tools verify the digests and read what stands before the card; a folder of somebody is not written to."""
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS_FILE], cwd=exported, check=True)
+    head, card = (exported / README_FILE).read_text().removeprefix("---\n").split("---\n\n")
+    assert yaml.safe_load(head)["license"] == "apache-2.0"
+    assert card == "# The card\n"
+    assert names_in(exported) == names_in(bundle) | {README_FILE, SUMS_FILE}
+    with pytest.raises(ArgumentError, match="is not empty"):
+        export_model(bundle, exported)
+
+
+DAMAGE = {
+    "a network of other bytes": ("network/network.safetensors", "X", "network.safetensors has another SHA-256 than"),
+    "a file that is gone": ("calibration.json", None, "calibration.json is missing"),
+    "no list": (SUMS_FILE, None, "SHA256SUMS is missing"),
+    "a list of something else": (SUMS_FILE, f"{'0' * 64}  ../../evil.pth\n", r"lists .*evil.pth', which is no file"),
+    "another model": ("", "", "and 00 was asked for"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_another_digest_is_refused_before_anything_is_registered(exported: Path, tmp_path: Path, damage: str) -> None:
+    """Whatever was changed, the error says which file; no tracker is asked."""
+    name, content, said = DAMAGE[damage]
+    folder = shutil.copytree(exported, tmp_path / "model")
+    if content is None:
+        (folder / name).unlink()
+    elif name:
+        with (folder / name).open("a") as file:
+            file.write(content)
+    with pytest.raises(DataError, match=said):
+        pull_model(str(folder), None, "hapvr", sha256="" if name else "00")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_path: Path) -> None:
+    """It has the same files, is not the champion, and keeps its version; a hub that lies or is away is one sentence; pushing
+    another model leaves none of its files, and those of people."""
+    uri, second = new_store(tmp_path / "store"), make_bundle(tmp_path / "second")
+    tracking = ("--tracking-uri", uri)
+
+    def models(address: str, *calls: tuple[object, ...]) -> list[tuple[int, str, str]]:
+        of_hub = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_token"}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.commands.calls"],
+            input=json.dumps([["models", *map(str, call)] for call in calls]),
+            env=os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [tuple(row) for row in json.loads(done.stdout)]
+
+    with model_hub() as hub:
+        address = f"http://127.0.0.1:{hub.server_port}"
+        ((code, out, error),) = models(address, ("push", "hf://org/model", bundle, "--json"))
+        assert (code, error) == (0, "")
+        assert hub.private == {"org/model"}
+        hub.repositories["org/changed"] = hub.repositories["org/model"] | {"network/network.json": b"{}"}
+        pull = ("pull", "hf://org/model", *tracking, "--sha256", json.loads(out)["sha256"], "--json")
+        wrong = ("changed", "absent", "away", "../model")
+        made, again, *refused, pushed = models(
+            address,
+            pull,
+            pull,
+            *(("pull", f"hf://org/{name}", *tracking) for name in wrong),
+            ("push", "hf://org/model", second),
+        )
+        assert json.loads(made[1])["source"] == json.loads(out)["place"]
+        assert json.loads(made[1])["version"] == json.loads(again[1])["version"] == 1
+        assert [(code, error.count("\n")) for code, _, error in refused] == [(1, 1), (1, 1), (1, 1), (2, 1)]
+        assert "network/network.json has another SHA-256" in refused[0][2]
+        assert pushed[0] == 0
+        kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
+        assert hub.repositories["org/model"].keys() == names_in(second) | kept
+    found = registered_bundle("models:/hapvr/1", uri)
+    assert {name: file_sha256(found / name) for name in names_in(found)} == {
+        name: file_sha256(bundle / name) for name in names_in(bundle)
+    }
+    client = Tracker(uri, "hapvr").client
+    assert champion_of(client, "hapvr") is None
+    assert client.get_model_version("hapvr", "1").tags["hapvr.gate.decision"].startswith("pulled from hf://org/model@")
