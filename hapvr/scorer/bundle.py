@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hapvr.errors import FULL_HINT, MissingPartError, has_gpu, is_installed
+from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.description import Description, ONNXRecord, read_calibration, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks
@@ -31,8 +31,7 @@ def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "floa
 
 def _networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> Networks:
     onnx = description.onnx
-    on_processor = device == "cpu" or (device == "auto" and not has_gpu())
-    if isinstance(onnx, ONNXRecord) and on_processor and dtype == "float32":
+    if isinstance(onnx, ONNXRecord) and on_processor(device) and dtype == "float32":
         return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
     if not is_installed("torch"):
         lack = "compares videos in bfloat16" if isinstance(onnx, ONNXRecord) else f"has no ONNX files ({onnx.reason})"

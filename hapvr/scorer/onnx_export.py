@@ -86,8 +86,8 @@ class RegionGraph(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.network = backbone.network
-        self.mean = nn.Buffer(whitening.mean)
-        self.scale = nn.Buffer(whitening.eigenvectors * torch.rsqrt(whitening.eigenvalues + whitening.eps))
+        self.mean = nn.Buffer(torch.from_numpy(whitening.mean))
+        self.scale = nn.Buffer(torch.from_numpy(whitening.scale))
 
     def forward(self, frames: Tensor) -> Tensor:
         return F.normalize((self.backbone.regions(frames) - self.mean) @ self.scale, dim=-1)
@@ -190,7 +190,7 @@ def _checked(
 ) -> dict[str, Any]:
     """How many pairs were scored by both, and how far they are apart at most."""
     of_frames = [
-        (network.embed(whitening.apply(backbone.regions(crops))), made.embed(made.regions(crops.numpy())))
+        (network.embed(torch.from_numpy(whitening.apply(backbone.regions(crops)))), made.embed(made.regions(crops.numpy())))
         for crops in frames
     ]
     of_features = [(network.embed(video.float()), made.embed(video.float().numpy())) for video in features]

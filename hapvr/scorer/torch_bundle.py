@@ -28,7 +28,8 @@ from hapvr.model.family import VideoNetwork
 from hapvr.networks.backbone import Backbone, load_backbone, stored_backbone
 from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.settings import BackboneConfig
-from hapvr.networks.weights import WeightsIdentity, state_sha256
+from hapvr.networks.packaged import WeightsIdentity
+from hapvr.networks.weights import state_sha256
 from hapvr.networks.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
@@ -138,7 +139,7 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return np.asarray(self._embed_frames(torch.from_numpy(frames)).numpy(), np.float32)
+        return np.asarray(self._embed_frames(frames), np.float32)
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
