@@ -51,7 +51,9 @@ class CompiledNetwork:
     It pins no thread to a processor: other processes work at the same time.
     """
 
-    def __init__(self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32") -> None:
+    def __init__(
+        self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
+    ) -> None:
         """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may use.
 
         precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.

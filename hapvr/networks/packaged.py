@@ -86,9 +86,13 @@ class PackagedBackbone:
     crop_px: int
     precision: Precision
 
+    def state(self) -> State:
+        """Its weights under timm's names."""
+        return backbone_state(self.identity.architecture)
+
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9, D], as an ONNX model."""
-        return _Graph(backbone_state(self.identity.architecture), BLOCKS[_plain(self.identity.architecture)]).model(self.crop_px, whitening)
+        return _Graph(self.state(), BLOCKS[_plain(self.identity.architecture)]).model(self.crop_px, whitening)
 
 
 def is_packaged(config: BackboneConfig) -> bool:
@@ -241,9 +245,12 @@ class _Graph:
         self._constants: list[Any] = []
 
     def model(self, crop_px: int, whitening: Whitening | None) -> ModelProto:
-        maps, side = [], crop_px
+        maps: list[str] = []
+        side = crop_px
         value = self._add("Cast", "frames", to=1)
-        value = self._add("Sub", self._add("Mul", value, self._constant(np.float32(2 / 255))), self._constant(np.float32(1)))
+        value = self._add(
+            "Sub", self._add("Mul", value, self._constant(np.float32(2 / 255))), self._constant(np.float32(1))
+        )
         before = ""
         for conv, norm, stride, last, ends in _convolutions(self._blocks):
             side = -(-side // stride)

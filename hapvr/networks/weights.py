@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -46,6 +47,10 @@ class FrozenNetwork:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     precision: Precision = "float32"
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Its weights by name."""
+        return {name: tensor.cpu().numpy() for name, tensor in self.network.state_dict().items()}
 
     def output(self, frames: Tensor, *, raw: bool = False) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""

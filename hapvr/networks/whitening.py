@@ -35,7 +35,7 @@ class Whitening:
 
     @property
     def dims(self) -> int:
-        return self.eigenvectors.shape[1]
+        return int(self.eigenvectors.shape[1])
 
     @property
     def scale(self) -> Floats:
@@ -44,9 +44,7 @@ class Whitening:
 
     @property
     def sha256(self) -> str:
-        return arrays_sha256(
-            {"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues}
-        )
+        return arrays_sha256({"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues})
 
     def apply(self, regions: ArrayLike) -> Floats:
         """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises ArgumentError for another C."""
@@ -82,19 +80,19 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
     values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
     if count < channels:
         vectors = unit((centered.T @ vectors).T).T
-    fitted = (mean, vectors, values.clip(min=0))
-    return Whitening(*(np.ascontiguousarray(part, np.float32) for part in fitted), eps)
+    mean, vectors, values = (np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0)))
+    return Whitening(mean, vectors, values, eps)
 
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "mean": whitening.mean,
         "eigenvectors": whitening.eigenvectors,
         "eigenvalues": whitening.eigenvalues,
         "eps": np.array(whitening.eps, np.float64),
     }
-    return save_safetensors({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in tensors.items()})
+    return save_safetensors(tensors)
 
 
 def whitening_from_bytes(data: bytes) -> Whitening:

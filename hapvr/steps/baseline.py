@@ -18,7 +18,7 @@ from torch import Tensor
 from hapvr.augment.settings import ViewsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore, collection_shards
-from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
@@ -26,15 +26,15 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.extract import Frames, choose_device, embed_in_batches, region_embedder
-from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.packaged import packaged_origin
+from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import WARNING_TAG, champion_of, log_model, register, set_champion, version_tags
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.segments import best_run, relative_frame_matrix
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng
 from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD
 from hapvr.steps.frames import open_frames
@@ -145,7 +145,7 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
 
 def _videos(project: Project) -> dict[str, str]:
     """Video id -> shard, of all videos of the training split that have features."""
-    training = training_shard_keys(read_manifest(project.root))
+    training = training_shard_keys(project.root)
     return {
         video_id: key
         for key in collection_shards(project.root)[0]

@@ -20,10 +20,10 @@ from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.steps.alerts import Concern, Event, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores

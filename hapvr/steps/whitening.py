@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.manifest import training_shard_keys
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.networks.extract import Embed, Frames, embed_in_batches, open_backbone, region_embedder
@@ -56,7 +56,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
     `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
-        return _make(project, training_shard_keys(read_manifest(project.root)), progress)
+        return _make(project, training_shard_keys(project.root), progress)
 
 
 def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:
@@ -110,7 +110,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     pca = import_pca(file, dims=dims)
     if dims is None and pca.eps is None:
         pca = import_pca(file, dims=WhiteningConfig().dims)
-    whitening = Whitening(*(part.numpy() for part in (pca.mean, pca.eigenvectors, pca.eigenvalues)))
+    whitening = Whitening(pca.mean.numpy(), pca.eigenvectors.numpy(), pca.eigenvalues.numpy())
     if pca.eps is not None:
         whitening = replace(whitening, eps=pca.eps)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
@@ -142,10 +142,10 @@ def _sample_regions(project: Project, shards: list[str], embed: Embed, progress:
     """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
     config = project.config
     places = [
-        (key, video_id, frame)
+        (key, row["video_id"], frame)
         for key in shards
-        for video_id, num_frames in project.shard(FRAMES_STAGE, key).index().select("video_id", "num_rows").iter_rows()
-        for frame in range(num_frames)
+        for row in project.shard(FRAMES_STAGE, key).rows()
+        for frame in range(row["num_rows"])
     ]
     if not places:
         raise DataError(

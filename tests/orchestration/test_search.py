@@ -15,8 +15,8 @@ from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import log_model, promote, register, rollback
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark
 from hapvr.steps.duplicates import GROUPS_PLACE

@@ -15,9 +15,9 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import center_crop, load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_export import write_onnx
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.settings import SamplingConfig
 

@@ -25,8 +25,8 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import champion_of, history, promote, register, set_champion, version_tags
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.description import read_calibration
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import content_of, mark
 from hapvr.seeding import numpy_rng, torch_rng

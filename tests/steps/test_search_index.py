@@ -10,7 +10,7 @@ import pytest
 
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore, collection_shards
-from hapvr.data.manifest import read_manifest, read_manifest_shard, training_shard_keys
+from hapvr.data.manifest import read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
@@ -84,7 +84,7 @@ def test_generated_videos_are_no_part_of_the_collection(
     assert sorted(video_id.partition("/")[2] for video_id in found) == sorted(files)
     assert {video_id.partition("/")[0] for video_id in found} == {"own-train", "own-held-out"}
     assert {row.video_id for row in held_out} < set(found)
-    keys = training_shard_keys(read_manifest(project.root))
+    keys = training_shard_keys(project.root)
     assert keys
     assert all(key.startswith("own-train-") for key in keys)
     assert not outdated_index(project, model_of(project)).undescribed
