@@ -18,7 +18,8 @@ from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.manifest import collection_keys, shard_keys
-from hapvr.data.shards import STATUS_OK, IndexRow
+from hapvr.data.shard_build import IndexRow
+from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError, is_installed
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
