@@ -55,12 +55,10 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     """
     project, _ = indexed
     index, current = serving(project), current_index(project.root)
-    network = search_model(project, current.model).network
+    model = search_model(project, current.model)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     for video_id, regions in store.read(sorted(index.videos())[::4]):
-        found = frame_descriptors(
-            network.embed(regions).detach().numpy(), blank=read_blank(project.root, current.digest)
-        )
+        found = frame_descriptors(model.embed(regions.numpy()), blank=read_blank(project.root, current.digest))
         assert found.kept.any()
         hits = index.search_frames(found.vectors[found.kept], 50).to_pylist()
         own = [hit for hit in hits if hit["video_id"] == video_id and hit["similarity"] > 0.999]
