@@ -17,9 +17,10 @@ import yaml
 from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
-from hapvr.data.manifest import collection_keys, shard_keys
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import VIDEOS_STAGE, collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
-from hapvr.data.shards import STATUS_OK
+from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import ArgumentError, DataError, is_installed
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
@@ -84,7 +85,11 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
         names = {source["path"]: source["name"] for source in sources}
         for folder in added:
-            if str(folder) not in names:
+            if str(folder) in names:
+                continue
+            if (moved := _moved(root, sources, folder)) is not None:
+                names[str(folder)], moved["path"] = moved["name"], str(folder)
+            else:
                 names[str(folder)] = _name(folder, set(names.values()))
                 sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
         if not sources:
@@ -149,6 +154,22 @@ def _checked(root: Path, folder: Path) -> Path:
         )
     scan_folder(folder, source="videos")
     return folder
+
+
+def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:
+    """The source whose folder is gone, from a place that is still there, and of which a video is in this one."""
+    data = DataRoot(root)
+    for source in sources:
+        before = Path(source["path"])
+        if before.exists() or not before.parent.exists():
+            continue
+        for key in (key for key in shard_keys(data) if source_of(key) == source["name"]):
+            index = Shard(data, VIDEOS_STAGE, key).find()
+            for row in index.rows() if index is not None else ():
+                file = folder / Path(row["path"]).relative_to(before) if row["path"] else folder / "missing"
+                if file.is_file() and file.stat().st_size == row["num_bytes"]:
+                    return source
+    return None
 
 
 def _name(folder: Path, taken: set[str]) -> str:

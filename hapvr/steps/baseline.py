@@ -68,7 +68,7 @@ COPY_SIMILARITY = 0.75
 def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
     """Make the untrained baseline of the project's features champion where there is none, or where the champion is a baseline
     of other features or of far fewer videos; a trained champion stays."""
-    with project.root.lock(KEY):
+    with project.root.lock("baseline"):
         tracker, name = tracker_of(project), project.config.tracking.registered_model
         champion = champion_of(tracker.client, name)
         tags = {} if champion is None else version_tags(tracker.client, name, champion.version)

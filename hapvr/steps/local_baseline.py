@@ -79,7 +79,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
             f"index add: {root.url} has a registry of models or another backbone than a packaged one, which needs torch and "
             f"MLflow; {FULL_HINT}"
         )
-    with root.lock(KEY):
+    with root.lock("baseline"):
         whitening, videos = load_whitening(root), _videos(project)
         models, begins = root.local_path("models"), f"{KEY}-{whitening.sha256[:8]}-"
         known = [int(name.removeprefix(begins)) for name in root.list_folders("models") if name.startswith(begins)]

@@ -189,7 +189,7 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     np.testing.assert_allclose(
         region_embedder(found, whitening, "cpu")(frames), whitening.apply(regions), rtol=0, atol=1e-3
     )
-    with pytest.raises(ConfigError, match="set backbone.crop_px to 224 or 256"):
+    with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 
 
