@@ -174,6 +174,10 @@ def imported_names(path: Path) -> set[str]:
             "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, hapvr.serving.server",
             {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
         ),
+        (
+            "hapvr.collection, hapvr.steps.local_baseline, hapvr.steps.whitening, hapvr.steps.features",
+            {"torch", "mlflow", "polars", "matplotlib", "yt_dlp", "h5py"},
+        ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),
     ],
 )

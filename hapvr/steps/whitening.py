@@ -87,8 +87,8 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
     dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
     if dims < config.whitening.dims:
         warnings.warn(
-            f"whitening: {len(regions)} regions of {regions.shape[1]} channels give {dims} dimensions, not "
-            f"{config.whitening.dims}; it is fitted again once there are more videos and nothing is trained on it",
+            f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
+            "sure; more videos give more, as long as no model is trained",
             stacklevel=3,
         )
     whitening = fit_whitening(regions, dims=dims)
