@@ -50,7 +50,7 @@ class FrozenNetwork:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Its weights by name."""
-        return {name: tensor.cpu().numpy() for name, tensor in self.network.state_dict().items()}
+        return {name: tensor.cpu().contiguous().numpy() for name, tensor in self.network.state_dict().items()}
 
     def output(self, frames: Tensor, *, raw: bool = False) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""

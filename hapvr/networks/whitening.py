@@ -86,13 +86,10 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
-    tensors: dict[str, NDArray[Any]] = {
-        "mean": whitening.mean,
-        "eigenvectors": whitening.eigenvectors,
-        "eigenvalues": whitening.eigenvalues,
-        "eps": np.array(whitening.eps, np.float64),
-    }
-    return save_safetensors(tensors)
+    values = {name: getattr(whitening, name) for name in ("mean", "eigenvectors", "eigenvalues")}
+    # safetensors writes the memory of an array as it lies there
+    tensors = {name: np.ascontiguousarray(array) for name, array in values.items()}
+    return save_safetensors({**tensors, "eps": np.array(whitening.eps, np.float64)})
 
 
 def whitening_from_bytes(data: bytes) -> Whitening:
