@@ -14,7 +14,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bench.table import ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
@@ -39,21 +38,23 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
         channels = backbone.regions(empty).shape[-1]
     dims = min(DIMS, channels)
-    projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening"))
-    embed = region_embedder(backbone, Whitening(torch.zeros(channels), projection, torch.ones(dims)), options.device)
+    projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening")).numpy()
+    embed = region_embedder(
+        backbone, Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32)), options.device
+    )
     noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
     picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
     jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1)) for number in range(options.frames)]
-    frames = crops(jpegs, backbone.crop_px).repeat(options.videos, 1, 1, 1).to(options.device)
+    frames = torch.from_numpy(np.tile(crops(jpegs, backbone.crop_px), (options.videos, 1, 1, 1))).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
 
-    def clips() -> Iterator[tuple[str, Tensor]]:
+    def clips() -> Iterator[tuple[str, np.ndarray]]:
         for number in range(options.videos):
             yield str(number), crops(jpegs, backbone.crop_px)
 
     def whole() -> None:
-        for _, regions in embed_in_batches(clips(), embed):
-            regions.numpy()
+        for _ in embed_in_batches(clips(), embed):
+            pass
 
     @torch.inference_mode()
     def network() -> None:
@@ -61,7 +62,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
             run_network(backbone.network, part, options.precision)[0].flatten()[0].item()  # waits for the device
 
     network()
-    embed(frames[:BATCH_FRAMES])
+    embed(frames[:BATCH_FRAMES].cpu().numpy())
     times = take_turns({"whole": whole, "network": network}, rounds=options.rounds)
     return {
         "architecture": architecture,

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from hapvr.config import Job
-from hapvr.data.manifest import collection_keys, read_manifest, shard_keys, training_shard_keys
+from hapvr.data.manifest import collection_keys, shard_keys, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -53,7 +53,7 @@ class Step:
         module, _, function = self.make.partition(":")
         if self.per_shard:
             options["key"] = key
-        if self.takes:
+        if self.takes and self.takes not in options:
             from hapvr.steps.search_model import search_model
             from hapvr.steps.searcher import Searcher
 
@@ -202,7 +202,7 @@ JOBS: Mapping[Job, tuple[Step, ...]] = {
 def shards_of(project: Project, step: Step) -> list[str]:
     """The shards that a step is made for, sorted; [""] for a step without shards."""
     if step.shards == "training":
-        return training_shard_keys(read_manifest(project.root))
+        return training_shard_keys(project.root)
     if step.shards == "collection":
         return collection_keys(project.root, shard_keys(project.root))
     return shard_keys(project.root) if step.per_shard else [""]

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import yaml
 from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
-from hapvr.data.shards import STATUS_OK
-from hapvr.errors import ArgumentError, DataError
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import VIDEOS_STAGE, collection_keys, shard_keys, source_of
+from hapvr.data.shard_build import IndexRow
+from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.errors import ArgumentError, DataError, is_installed
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
-from hapvr.steps.baseline import ensure_baseline
-from hapvr.steps.model_card import video_status
 from hapvr.steps.project import COLLECTION_FILE, Project
+from hapvr.steps.search_model import SearchModel, search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.video.sources import scan_folder
 
@@ -52,7 +53,7 @@ Bar = Callable[[str], AbstractContextManager[Progress]]
 class Collection:
     """videos: every video with its status and, where it cannot be used, the reason; groups: of copies."""
 
-    videos: pl.DataFrame
+    videos: list[IndexRow]
     groups: int
     extra_copies: int
     calibrated: bool
@@ -84,7 +85,11 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
         names = {source["path"]: source["name"] for source in sources}
         for folder in added:
-            if str(folder) not in names:
+            if str(folder) in names:
+                continue
+            if (moved := _moved(root, sources, folder)) is not None:
+                names[str(folder)], moved["path"] = moved["name"], str(folder)
+            else:
                 names[str(folder)] = _name(folder, set(names.values()))
                 sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
         if not sources:
@@ -96,29 +101,42 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
 def update_collection(project: Project, bar: Bar) -> Collection:
     """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone."""
 
-    def run(name: str) -> Any:
+    def run(name: str, **options: Any) -> Any:
         made, step = None, CHAIN[name]
         for key in shards_of(project, step):
             with bar(f"{step.name} {key}".rstrip()) as progress:
-                made = step.run(project, key, progress=progress)
+                made = step.run(project, key, progress=progress, **options)
         return made
 
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         run(name)
-    videos = video_status(project)
-    if not (videos["status"] == STATUS_OK).any():
-        reasons = ", ".join(f"{row[0]} ({row[1]})" for row in videos.select("video_id", "reason").head(5).iter_rows())
+    keys = collection_keys(project.root, shard_keys(project.root))
+    videos = [row for key in keys for row in project.shard("frames", key).rows()]
+    if not any(row["status"] == STATUS_OK for row in videos):
+        reasons = ", ".join(f"{row['video_id']} ({row['reason']})" for row in videos[:5])
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
     with bar("edits for the calibration") as progress:
-        ensure_baseline(project, progress=progress)
+        model = _baseline(project, progress)
     for name in ("frame_descriptors", "search_index"):
-        run(name)
+        run(name, model=model)
     calibrated, groups = Searcher.open(project).scorer.calibration is not None, []
     if calibrated:
         run("duplicate_pairs")
         groups = run("duplicate_groups")
     number = len({member.group for member in groups})
     return Collection(videos, number, len(groups) - number, calibrated)
+
+
+def _baseline(project: Project, progress: Progress) -> SearchModel:
+    """The project's champion, at first the untrained baseline; where torch or MLflow is not installed, that in its folder."""
+    if is_installed("torch") and is_installed("sqlalchemy"):
+        from hapvr.steps.baseline import ensure_baseline
+
+        ensure_baseline(project, progress=progress)
+        return search_model(project)
+    from hapvr.steps.local_baseline import local_baseline
+
+    return search_model(project, str(local_baseline(project, progress=progress)))
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
@@ -136,6 +154,22 @@ def _checked(root: Path, folder: Path) -> Path:
         )
     scan_folder(folder, source="videos")
     return folder
+
+
+def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:
+    """The source whose folder is gone, from a place that is still there, and of which a video is in this one."""
+    data = DataRoot(root)
+    for source in sources:
+        before = Path(source["path"])
+        if before.exists() or not before.parent.exists():
+            continue
+        for key in (key for key in shard_keys(data) if source_of(key) == source["name"]):
+            index = Shard(data, VIDEOS_STAGE, key).find()
+            for row in index.rows() if index is not None else ():
+                file = folder / Path(row["path"]).relative_to(before) if row["path"] else folder / "missing"
+                if file.is_file() and file.stat().st_size == row["num_bytes"]:
+                    return source
+    return None
 
 
 def _name(folder: Path, taken: set[str]) -> str:

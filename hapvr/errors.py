@@ -61,6 +61,7 @@ def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def has_gpu() -> bool:
-    """Whether this machine has a GPU that torch can use, judged without importing torch."""
-    return is_installed("torch") and Path("/dev/nvidiactl").exists()
+def on_processor(device: str) -> bool:
+    """Whether networks run on a processor with this setting of `device`, judged without importing torch."""
+    has_gpu = is_installed("torch") and Path("/dev/nvidiactl").exists()
+    return device == "cpu" or (device == "auto" and not has_gpu)

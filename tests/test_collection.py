@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
@@ -45,7 +44,7 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     second = update_collection(project, no_bar)
     assert second.calibrated
     assert (root / COLLECTION_FILE).read_text().endswith("# mine\n")
-    assert second.videos.filter(pl.col("status") != "ok")["video_id"].to_list() == ["more/bad.mp4"]
+    assert [row["video_id"] for row in second.videos if row["status"] != "ok"] == ["more/bad.mp4"]
     best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
     assert best.reference == "more/3.mp4"
     assert (best.verdict, best.probability > 0.9) == ("match", True)
@@ -57,8 +56,15 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
 
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
     again = update_collection(add_folders(root, []), no_bar)
-    assert again.videos.equals(second.videos)
+    assert again.videos == second.videos
     assert {path: path.stat().st_mtime_ns for path in files} == files
+
+    more.rename(tmp_path / "renamed")
+    again = update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)
+    assert again.videos == second.videos
+    frames = [path for path in files if "frames" in path.parts]
+    assert {path: path.stat().st_mtime_ns for path in frames} == {path: files[path] for path in frames}
+    assert Searcher.open(project).search_id("more/3.mp4").matches
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,10 @@ def add(
 
     project = add_folders(data, folders or [])
     found = update_collection(project, progress_bar)
-    usable = found.videos.filter(found.videos["status"] == "ok")
-    lost = found.videos.filter(found.videos["status"] != "ok")
-    result = {"data": project.root.url, "videos": len(usable), "unusable": lost.to_dicts(), "groups": found.groups}
+    lost = [row for row in found.videos if row["status"] != "ok"]
+    usable, said = len(found.videos) - len(lost), ("video_id", "status", "reason", "message")
+    unusable = [{name: row[name] for name in said} for row in lost]
+    result = {"data": project.root.url, "videos": usable, "unusable": unusable, "groups": found.groups}
     named = "" if data == default_collection() else f" --data {data}"
     of_copies = (
         f", with {counted(found.extra_copies, 'video')} more than needed: `hapvr duplicates{named}`"
@@ -67,8 +68,8 @@ def add(
         else ""
     )
     lines = [
-        f"{counted(len(usable), 'video')} can be searched; the collection is {project.root.url}",
-        *(f"cannot be used: {row['video_id']}: {row['message']}" for row in lost.iter_rows(named=True)),
+        f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}",
+        *(f"cannot be used: {row['video_id']}: {row['message']}" for row in lost),
         f"{counted(found.groups, 'group')} of copies{of_copies}"
         if found.calibrated
         else "too few videos to say how sure an answer is, and to look for copies: add more",

@@ -61,9 +61,9 @@ def source_of(shard: str) -> str:
     return shard.rpartition("-")[0]
 
 
-def training_shard_keys(manifest: pl.DataFrame) -> list[str]:
+def training_shard_keys(root: DataRoot) -> list[str]:
     """The manifest's shards of the training split, sorted."""
-    return manifest.filter(manifest["split"] == TRAIN)["shard"].unique().sort().to_list()
+    return [key for key in shard_keys(root) if is_training_shard(root, key)]
 
 
 def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:

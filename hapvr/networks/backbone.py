@@ -18,22 +18,17 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
+from hapvr.networks.packaged import GRID, WeightsIdentity, region_kernel, stated_settings
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.weights import (
     FrozenNetwork,
-    WeightsIdentity,
     create_embedding_network,
     create_network,
     pixel_statistics,
     state_sha256,
-    stated_settings,
 )
-from hapvr.video.frames import decode_jpegs
 
 LAST_FOUR = (-4, -3, -2, -1)
-GRID = (3, 3)
-REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
-"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
 
 @dataclass(frozen=True)
@@ -212,32 +207,7 @@ def require_grid(number: int, one: Tensor, regions: Tensor) -> None:
         )
 
 
-def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
-    """Side and stride of the max pooling that makes regions of a map of this side."""
-    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
-    return kernel, (kernel + 1) // 2
-
-
 def average_regions(tokens: Tensor) -> Tensor:
     """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
     kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
     return F.avg_pool2d(tokens, kernel, stride=stride)
-
-
-def decode_frames(jpegs: Sequence[bytes]) -> Tensor:
-    """Stored JPEG frames as a tensor, [N, 3, H, W] uint8 RGB."""
-    return torch.from_numpy(decode_jpegs(jpegs)).contiguous()
-
-
-def center_crop(frames: Tensor, size_px: int) -> Tensor:
-    """[B, 3, H, W] -> [B, 3, size_px, size_px]; frames whose short side differs from 8/7 size_px are resized to it first."""
-    short_side = round(size_px * 256 / 224)
-    height, width = frames.shape[-2:]
-    if min(height, width) != short_side:
-        scale = short_side / min(height, width)
-        size = (max(size_px, round(height * scale)), max(size_px, round(width * scale)))
-        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
-        frames = resized.round().clamp(0, 255).to(frames.dtype)
-        height, width = size
-    top, left = (height - size_px) // 2, (width - size_px) // 2
-    return frames[..., top : top + size_px, left : left + size_px]

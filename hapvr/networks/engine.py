@@ -51,8 +51,10 @@ class CompiledNetwork:
     It pins no thread to a processor: other processes work at the same time.
     """
 
-    def __init__(self, model: Path | Any, *, num_threads: int | None = None, precision: Precision = "float32") -> None:
-        """model: an ONNX file, or what `convert` gives. num_threads: None for all processors that this process may use.
+    def __init__(
+        self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
+    ) -> None:
+        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may use.
 
         precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.
         """
@@ -72,6 +74,8 @@ class CompiledNetwork:
                 model = core.read_model(model)
                 if found := CONTROL_FLOW & {operation.get_type_name() for operation in model.get_ops()}:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
+            elif isinstance(model, bytes):
+                model = core.read_model(model)
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error

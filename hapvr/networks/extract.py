@@ -10,27 +10,47 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from hapvr.model.frame_extras import join_extras
+from hapvr.errors import on_processor
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.backbone import Backbone, frame_extras
-from hapvr.networks.engine import EngineError, compile_frozen, engine_version
-from hapvr.networks.settings import BATCH_FRAMES
+from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen, engine_version
+from hapvr.networks.packaged import PackagedBackbone, is_packaged, packaged_backbone
+from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from hapvr.networks.backbone import Backbone
     from hapvr.networks.teacher import Teacher
     from hapvr.networks.whitening import Whitening
 
 Item = TypeVar("Item")
+Frames = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
+Embed = Callable[[Frames], Vectors]
+"""Frames to vectors: [B, 3, S, S] uint8 -> [B, ...] float32."""
 
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
 
 
+def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) -> Backbone | PackagedBackbone:
+    """The backbone of a configuration, without torch where a processor runs a packaged one. extras: see `region_embedder`.
+
+    Raises as `load_backbone` and `packaged_backbone` do.
+    """
+    if on_processor(device) and is_packaged(config) and not extras:
+        return packaged_backbone(config)
+    from hapvr.networks.backbone import load_backbone
+
+    return load_backbone(config)
+
+
 class Embedder:
-    """Frames to vectors by a frozen network: [B, 3, S, S] uint8 -> [B, ...] float32 on the CPU.
+    """Frames to vectors by a frozen network of torch, see `Embed`.
 
     A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
     rounding.
@@ -47,6 +67,8 @@ class Embedder:
     ) -> None:
         """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
         the vectors, both on the device."""
+        import torch
+
         self.device = torch.device(device)
         frozen.network.to(self.device)
         self._frozen = frozen
@@ -55,8 +77,12 @@ class Embedder:
         self._after = after
         self._used = ""
 
-    def __call__(self, frames: Tensor) -> Tensor:
-        return self._after(self._run(self._before(frames.to(self.device)))).cpu()
+    def __call__(self, frames: Frames) -> Vectors:
+        import torch
+
+        with torch.inference_mode():
+            vectors = self._after(self._run(self._before(torch.from_numpy(frames).to(self.device)))).cpu()
+        return np.asarray(vectors.numpy())
 
     def environment(self) -> dict[str, str]:
         """What ran the network, for the provenance; empty if nothing did. It is not part of what the vectors are."""
@@ -64,6 +90,8 @@ class Embedder:
 
     @cached_property
     def _run(self) -> Callable[[Tensor], Tensor]:
+        import torch
+
         frozen = self._frozen
         in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
         self._used = f"torch {frozen.precision}"
@@ -80,72 +108,96 @@ class Embedder:
         return lambda frames: torch.from_numpy(network(frames.numpy()))
 
 
+class PackagedEmbedder:
+    """As `Embedder`, by the graph of a packaged network: frames to regions on a processor, without torch."""
+
+    def __init__(self, backbone: PackagedBackbone, whitening: Whitening | None) -> None:
+        self._network = CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
+
+    def __call__(self, frames: Frames) -> Vectors:
+        return self._network(frames)
+
+    def environment(self) -> dict[str, str]:
+        return {"backbone.executor": f"openvino {engine_version()} {self._network.precision}"}
+
+
 def region_embedder(
-    backbone: Backbone, whitening: Whitening | None, device: torch.device | str, *, extras: bool = False
-) -> Embedder:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions on the CPU; moves the network to `device` once.
+    backbone: Backbone | PackagedBackbone,
+    whitening: Whitening | None,
+    device: torch.device | str,
+    *,
+    extras: bool = False,
+) -> Embedder | PackagedEmbedder:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
 
     whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
     `hapvr.model.frame_extras`.
     """
-    moved = None if whitening is None else whitening.to(device)
+    if isinstance(backbone, PackagedBackbone):
+        return PackagedEmbedder(backbone, whitening)
+    import torch
+    from torch.nn import functional as F
+
+    device = choose_device(device)
+    from hapvr.model.frame_extras import join_extras
+    from hapvr.networks.backbone import frame_extras
 
     def whitened(regions: Tensor) -> Tensor:
-        return regions if moved is None else moved.apply(regions)
+        if whitening is None:
+            return regions
+        whitening.require(regions.shape[-1])
+        return F.normalize((regions - mean) @ scale, dim=-1)
 
     def with_extras(vectors: Tensor) -> Tensor:
         return join_extras(whitened(vectors[:, :NUM_REGIONS]), frame_extras(vectors))
 
+    if whitening is not None:
+        mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
     if extras:
         return Embedder(backbone, "regions_and_means", device, after=with_extras)
     return Embedder(backbone, "regions", device, after=whitened)
 
 
 def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
-    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings on the CPU; moves the network to `device` once."""
+    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
     return Embedder(teacher, "embed", device, before=teacher.resized)
 
 
 def embed_in_batches(
-    clips: Iterable[tuple[str, Tensor]], embed: Callable[[Tensor], Tensor], *, batch_frames: int = BATCH_FRAMES
-) -> Iterator[tuple[str, Tensor]]:
+    clips: Iterable[tuple[str, Frames]], embed: Embed, *, batch_frames: int = BATCH_FRAMES
+) -> Iterator[tuple[str, Vectors]]:
     """As `embed_by_networks`, with one network: yields (key, [N, ...]) in order."""
     for key, (values,) in embed_by_networks(clips, [embed], batch_frames=batch_frames):
         yield key, values
 
 
-@torch.inference_mode()
 def embed_by_networks(
-    clips: Iterable[tuple[str, Tensor]],
-    networks: Sequence[Callable[[Tensor], Tensor]],
-    *,
-    batch_frames: int = BATCH_FRAMES,
-) -> Iterator[tuple[str, list[Tensor]]]:
+    clips: Iterable[tuple[str, Frames]], networks: Sequence[Embed], *, batch_frames: int = BATCH_FRAMES
+) -> Iterator[tuple[str, list[Vectors]]]:
     """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
 
-    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. networks: [B, 3, H,
-    W] uint8 -> [B, ...] on the CPU. Yields (key, [N, ...] of each network) in order. Memory holds one batch, the results of
-    its clips, and the clips made in advance.
+    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. Yields (key, [N, ...]
+    of each network) in order. Memory holds one batch, the results of its clips, and the clips made in advance.
     """
     waiting: deque[tuple[str, int]] = deque()
-    pending = torch.empty(0)
-    made: list[list[Tensor]] = [[] for _ in networks]
+    pending: Frames = np.empty(0, np.uint8)
+    made: list[list[Vectors]] = [[] for _ in networks]
     num_made = 0
 
-    def run(batch: Tensor) -> Iterator[tuple[str, list[Tensor]]]:
+    def run(batch: Frames) -> Iterator[tuple[str, list[Vectors]]]:
         nonlocal made, num_made
         for results, embed in zip(made, networks, strict=True):
             results.append(embed(batch))
         num_made += len(batch)
         while waiting and num_made >= waiting[0][1]:
             key, count = waiting.popleft()
-            joined = [torch.cat(results) for results in made]
+            joined = [np.concatenate(results) for results in made]
             yield key, [values[:count] for values in joined]
             made, num_made = [[values[count:]] for values in joined], num_made - count
 
     for key, frames in read_ahead(clips):
         waiting.append((key, len(frames)))
-        pending = torch.cat([pending, frames]) if len(pending) else frames
+        pending = np.concatenate([pending, frames]) if len(pending) else frames
         while len(pending) >= batch_frames:
             yield from run(pending[:batch_frames])
             pending = pending[batch_frames:]
@@ -170,8 +222,10 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
                 thread.submit(iterator.close)
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """`auto` is the first CUDA device where there is one."""
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)

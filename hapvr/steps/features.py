@@ -6,14 +6,11 @@ import hashlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field, TypeAdapter, ValidationError
-from torch import Tensor
 
-from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -23,15 +20,18 @@ from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.data.tensors import frame_columns
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
-from hapvr.model.frame_extras import extras_rows
-from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import Frames, embed_in_batches, open_backbone, region_embedder
+from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.video.frames import center_crop, decode_jpegs
 from hapvr.video.settings import SourceName
+
+if TYPE_CHECKING:
+    from hapvr.networks.backbone import Backbone
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
@@ -40,7 +40,7 @@ IMPORT_VIDEOS = 512
 PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def feature_settings(project: Project, backbone: Backbone, whitening: Whitening) -> dict[str, Any]:
+def feature_settings(project: Project, backbone: Backbone | PackagedBackbone, whitening: Whitening) -> dict[str, Any]:
     """What determines the regions of features: sampling, backbone, crop and whitening."""
     return {
         "sampling": project.config.sampling.identity_fields(),
@@ -57,8 +57,12 @@ def pooled_dims(project: Project, whitening: Whitening) -> int:
 
 def num_rows(project: Project, whitening: Whitening) -> int:
     """Rows of D values that a frame's features take: its regions, and its extras where the configuration asks for them."""
-    pooled = pooled_dims(project, whitening)
-    return project.config.backbone.num_regions + (extras_rows(pooled, whitening.dims) if pooled else 0)
+    pooled, num_regions = pooled_dims(project, whitening), project.config.backbone.num_regions
+    if not pooled:
+        return num_regions
+    from hapvr.model.frame_extras import extras_rows  # loads torch
+
+    return num_regions + extras_rows(pooled, whitening.dims)
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -70,15 +74,15 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
-    backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
     extras_dims = pooled_dims(project, whitening)
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
+    backbone = open_backbone(project.config.backbone, project.config.device, extras=extras_dims > 0)
+    embed = region_embedder(backbone, whitening, project.config.device, extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         wanted, times = frozenset(video_ids), deque[Sequence[float]]()
 
-        def clips() -> Iterator[tuple[str, Tensor]]:
+        def clips() -> Iterator[tuple[str, Frames]]:
             reader = open_frames(project, key)
             for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
                 video = reader.read(video_id)
@@ -87,7 +91,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
         for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            yield VideoEntry(row, frame_columns(video_id, times.popleft(), values.numpy()), len(values))
+            yield VideoEntry(row, frame_columns(video_id, times.popleft(), values), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
@@ -108,10 +112,10 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     )
 
 
-def crops(jpegs: Sequence[bytes], crop_px: int) -> Tensor:
+def crops(jpegs: Sequence[bytes], crop_px: int) -> Frames:
     """[N, 3, crop_px, crop_px]; a long video is never whole in memory at its full size."""
     parts = [jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)]
-    return torch.cat([center_crop(decode_frames(part), crop_px) for part in parts])
+    return np.concatenate([center_crop(decode_jpegs(part), crop_px) for part in parts])
 
 
 def import_features(
@@ -131,6 +135,8 @@ def import_features(
     the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
     Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
     """
+    from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
+
     try:
         TypeAdapter(SourceName).validate_python(name)
         TypeAdapter(PositiveFps).validate_python(fps)

@@ -11,7 +11,7 @@ import polars as pl
 
 from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.networks.weights import packaged_origin
+from hapvr.networks.packaged import packaged_origin
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, decision_of
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.scorer.description import random_weights_warning

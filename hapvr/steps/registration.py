@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -16,13 +17,13 @@ from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
-from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
+from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.steps.alerts import Concern, Event, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores
@@ -32,6 +33,7 @@ from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project, full_disk_is_named
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
 from hapvr.train.run_folder import read_record
+from hapvr.video.frames import center_crop, decode_jpegs
 
 CHECKED_VIDEOS = 4
 CHECKED_FRAMES = 6
@@ -153,7 +155,7 @@ def _crops(project: Project, crop_px: int) -> Iterator[Tensor]:
     for key in sorted(project.root.list_folders(FRAMES_STAGE)):
         reader = open_frames(project, key)
         for video_id in reader.video_ids:
-            yield center_crop(decode_frames(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px)
+            yield torch.from_numpy(center_crop(decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px))
 
 
 def _features(project: Project, whitening: Whitening) -> Iterator[Tensor]:

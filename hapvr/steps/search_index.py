@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, collection_shards, without_extras
@@ -21,9 +20,8 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.tensors import frame_columns, tensor_shape
 from hapvr.errors import DamagedError, DataError
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import choose_device, region_embedder
-from hapvr.networks.weights import state_sha256
+from hapvr.networks.extract import open_backbone, region_embedder
+from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
@@ -68,28 +66,23 @@ def make_descriptors(
     """
     features = project.shard(FEATURES_STAGE, key)
     settings = features.require({}).settings
-    model.model.require_features(settings)
+    model.require_features(settings)
     with features.open_data() as file:
         (_, dims), _ = tensor_shape(file.schema_arrow.field("regions"))
-    if dims != model.network.dims:
+    if dims != model.dims:
         raise DataError(
-            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.network.dims}; "
+            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.dims}; "
             "extract features with the model's settings, or take the model that was trained on these"
         )
-    device = choose_device(project.config.device)
-    model.network.to(device)
-    blank = _blank(project, model, settings, device)
+    blank = _blank(project, model, settings)
     rows = features.rows()
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        file = FeatureFile(features, extras=model.network.needs_extras)
+        file = FeatureFile(features, extras=model.needs_extras)
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
-            with torch.inference_mode():
-                embedded = model.network.embed(torch.from_numpy(regions).to(device))
-            found = frame_descriptors(
-                embedded.float().cpu().numpy(), blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY
-            )
+            embedded = model.embed(regions)
+            found = frame_descriptors(embedded, blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             yield VideoEntry(
                 row, frame_columns(video_id, timestamps_s, found.reasons.tolist(), found.vectors), len(regions)
@@ -116,39 +109,37 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         "model": model.digest,
         "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
-        "blank": state_sha256({"blank": torch.from_numpy(blank)}) if len(blank) else "",
+        "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
     return ShardRecipe(
         shard=descriptor_shard(project.root, model.digest, key),
         settings=settings,
         inputs={"features": features.digest()},
-        columns=fields(model.network.embedding_dims),
+        columns=fields(model.embedding_dims),
         index_columns=INDEX_COLUMNS,
         row_group_rows=ROW_GROUP_ROWS,
     )
 
 
-def _blank(
-    project: Project, model: SearchModel, settings: Mapping[str, Any], device: torch.device
-) -> npt.NDArray[np.float32]:
+def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """[B, D] of pictures of one colour; none where features came from elsewhere, so that their backbone is not at hand."""
     root = project.root
     if "imported" in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not known_blank(root, model.digest).size:
-            backbone, whitening = load_backbone(project.config.backbone), load_whitening(root)
+            config, whitening = project.config, load_whitening(root)
+            backbone = open_backbone(config.backbone, config.device, extras=model.needs_extras)
             now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
             if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
-            with torch.inference_mode():
-                embed = region_embedder(backbone, whitening, device, extras=model.network.needs_extras)
-                regions = embed(torch.from_numpy(blank_pictures(backbone.crop_px))).to(device)
-                embedded = model.network.embed(regions[:, None])[:, 0]
-            write_blank(root, model.digest, mean_directions(embedded.float().cpu().numpy()))
+            embed = region_embedder(backbone, whitening, config.device, extras=model.needs_extras)
+            regions = embed(blank_pictures(backbone.crop_px))
+            embedded = np.concatenate([model.embed(one[None]) for one in regions])
+            write_blank(root, model.digest, mean_directions(embedded))
     return read_blank(root, model.digest)
 
 
@@ -208,9 +199,7 @@ def update_index(
             if index is None:
                 serving = _named(root, serving, place)
                 made_with = {"model": model.uri, "digest": model.digest}
-                index = FrameIndex.create(
-                    root.url_of(place), model.network.embedding_dims, made_with, settings=settings
-                )
+                index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
             index.replace_shard(key, *rows, digest=shard.data_digest())
             changed["replaced" if key in known else "added"].append(key)
         assert index is not None

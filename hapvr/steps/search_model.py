@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle, require_store
-from hapvr.scorer.description import NETWORK_FOLDER, read_description
+from hapvr.scorer.description import NETWORK_FOLDER, SCORER_FILE, Description, ONNXRecord, read_description
+from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
-    from hapvr.scorer.similarity_model import SimilarityModel
 
 REGISTERED = "models:/"
 DIGITS = 16
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
-    """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network."""
+    """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the features that it takes;
+    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.frame_extras`. description: of a bundle.
+    """
 
     uri: str
     digest: str
-    model: SimilarityModel
+    dims: int
+    embedding_dims: int
+    needs_extras: bool
+    embed: Callable[[NDArray[Any]], NDArray[np.float32]]
+    """Features [T, R, D] -> [T, r, d]."""
+    description: Description | None
 
-    @property
-    def network(self) -> VideoNetwork:
-        return self.model.network
+    def require_features(self, settings: Mapping[str, Any]) -> None:
+        """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
+        if self.description is not None:
+            self.description.require_features(Path(self.uri), settings)
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
@@ -41,8 +53,6 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
     Raises DataError if there is none, saying what makes one.
     """
-    from hapvr.scorer.similarity_model import load_similarity_model
-
     named = uri or _champion(project)
     if named.startswith(REGISTERED):
         named = pinned_uri(named, project.tracking_uri)
@@ -51,8 +61,41 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
             named = str(Path(named).resolve())
         except (OSError, ValueError, RuntimeError) as error:
             raise DataError(f"model: {named!r:.200} cannot be used as a path ({error}); correct it") from error
-    model = load_similarity_model(_place(project, named))
-    return SearchModel(named, network_digest(model.network), model)
+    place = _place(project, named)
+    if (place / SCORER_FILE).is_file():
+        description, network_folder = read_description(place), place / NETWORK_FOLDER
+        if isinstance(description.onnx, ONNXRecord):
+            networks, found = ONNXNetworks(place, description.onnx), read_network(network_folder)
+            return SearchModel(
+                uri=named,
+                digest=stored_network_digest(network_folder),
+                dims=found.dims,
+                embedding_dims=networks.settings.binary_bits or found.dims,
+                needs_extras=False,
+                embed=networks.embed,
+                description=description,
+            )
+    import torch
+
+    from hapvr.networks.extract import choose_device
+    from hapvr.scorer.similarity_model import load_similarity_model
+
+    model, device = load_similarity_model(place), choose_device(project.config.device)
+    network = model.network.to(device)
+
+    def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return np.asarray(network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy())
+
+    return SearchModel(
+        uri=named,
+        digest=network_digest(network),
+        dims=network.dims,
+        embedding_dims=network.embedding_dims,
+        needs_extras=network.needs_extras,
+        embed=embed,
+        description=model.description,
+    )
 
 
 def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> Path:

@@ -15,9 +15,6 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
-import polars as pl
-
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.config import digest
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
@@ -28,7 +25,7 @@ from hapvr.data.manifest import (
     VIDEOS_STAGE,
     ManifestRow,
     forgotten_names,
-    read_manifest,
+    manifest_table,
     read_manifest_shard,
     shard_keys,
     source_of,
@@ -36,8 +33,6 @@ from hapvr.data.manifest import (
     write_manifest_shard,
 )
 from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.demo.clips_benchmark import split_user_videos
-from hapvr.demo.corpus import make_demo_corpus
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
@@ -90,6 +85,8 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
         elif source.kind == "list":
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
         elif source.kind == "benchmark":
+            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
+
             entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
             yield ResolvedSource(source.name, "test", entries)
         else:
@@ -153,6 +150,9 @@ def benchmark_folder(project: Project, name: str) -> Path | None:
 def _generated(
     project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
 ) -> Iterator[ResolvedSource]:
+    from hapvr.demo.clips_benchmark import split_user_videos
+    from hapvr.demo.corpus import make_demo_corpus
+
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
@@ -207,6 +207,8 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
 
 def read_scenes(path: Path) -> dict[str, str]:
     """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
+    import polars as pl
+
     try:
         table = read_user_table(path).select("file", "scene")
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
@@ -312,8 +314,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     offer = snapshot_sources(project, settle_s=0).digest
     with project.root.lock(MANIFEST_STAGE):
         _follow_moves(project)
-        manifest = read_manifest(project.root)
-        uris = dict(manifest.select("video_id", "uri").iter_rows())
+        uris = {row["video_id"]: row["uri"] for row in manifest_table(project.root).to_pylist()}
         known_ids, known_uris = set(uris), set(uris.values())
         next_number = Counter(map(source_of, shard_keys(project.root)))
         new_shards, num_ignored = [], 0
@@ -334,13 +335,13 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 rows = [ManifestRow(entry.video_id, source.name, source.split, key, entry.uri) for entry in some]
                 write_manifest_shard(project.root, key, rows)
                 new_shards.append(key)
-        manifest = read_manifest(project.root)
+        rows_now = manifest_table(project.root).to_pylist()
     return ManifestResult(
         tuple(shard_keys(project.root)),
-        tuple(training_shard_keys(manifest)),
+        tuple(training_shard_keys(project.root)),
         tuple(new_shards),
-        dict(manifest["source"].value_counts().sort("source").iter_rows()),
+        dict(sorted(Counter(row["source"] for row in rows_now).items())),
         num_ignored,
-        hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
+        hashlib.sha256(json.dumps(rows_now).encode()).hexdigest(),
         offer,
     )

@@ -20,7 +20,7 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ConfigError, DamagedError, DataError
@@ -83,7 +83,7 @@ def tracker_of(project: Project) -> Tracker:
 
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
-    keys = training_shard_keys(read_manifest(project.root))
+    keys = training_shard_keys(project.root)
     ready = [key for key in keys if has_training_data(project, key)]
     if not ready:
         raise DataError(
@@ -305,7 +305,7 @@ class PendingData:
 
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
-    keys = training_shard_keys(read_manifest(project.root))
+    keys = training_shard_keys(project.root)
     new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
     no_model, changed = not project.root.exists(CURRENT_NAME), False
     if not no_model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
@@ -22,9 +22,11 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
-from hapvr.video.download import Downloader, DownloadResult, fetched_file
 from hapvr.video.pool import RETRYABLE, SampledVideo, inspect_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
+
+if TYPE_CHECKING:
+    from hapvr.video.download import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
 
@@ -85,6 +87,8 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
     """
     if root.local is None:
         return []
+    from hapvr.video.download import fetched_file
+
     base, found = root.local.resolve(), []
     for row in Shard(root, VIDEOS_STAGE, key).rows():
         path = path_of_text(row["path"])
@@ -113,10 +117,15 @@ def _undecodable(shard: Shard) -> frozenset[str]:
 def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Iterator[IndexRow]:
     """The index row of each video, in order; downloads run ahead in threads, each with a process."""
     remote = [row for row in rows if is_remote(row.uri)]
+    if not remote:
+        yield from map(_metadata, inspect_videos(_files(rows, {}), config=project.config.sampling))
+        return
+    from hapvr.video.download import Downloader  # with yt-dlp, which local files need none of
+
     config = project.config.download
     # All processes start with the first download, and each takes a second of the processor for that.
-    config = config.model_copy(update={"workers": max(1, min(config.workers, len(remote)))})
-    top = download_folder(project) if remote else Path()
+    config = config.model_copy(update={"workers": min(config.workers, len(remote))})
+    top = download_folder(project)
     # the downloader is closed first: threads that still wait for their process then end
     with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config) as downloader:
 

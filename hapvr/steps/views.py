@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -29,11 +28,13 @@ from hapvr.data.views import (
     view_fields,
 )
 from hapvr.errors import DataError
-from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import (
     Embedder,
+    Frames,
+    PackagedEmbedder,
     choose_device,
     embed_by_networks,
+    open_backbone,
     region_embedder,
     teacher_embedder,
 )
@@ -54,7 +55,7 @@ class _Output:
     """A shard whose tensors a network makes of the drawn clips."""
 
     recipe: ShardRecipe
-    embed: Embedder
+    embed: Embedder | PackagedEmbedder
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -97,12 +98,12 @@ def make_views_and_labels(
 
 
 def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
-    backbone = load_backbone(project.config.backbone)
     whitening = load_whitening(project.root)
     extras_dims = pooled_dims(project, whitening)
+    backbone = open_backbone(project.config.backbone, project.config.device, extras=extras_dims > 0)
     features = {"features": feature_settings(project, backbone, whitening)}
     shape = (project.config.views.num_frames, num_rows(project, whitening), whitening.dims)
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
+    embed = region_embedder(backbone, whitening, project.config.device, extras=extras_dims > 0)
     recipe = ShardRecipe(
         shard=project.shard(VIEWS_STAGE, key),
         settings=_view_settings(project) | features | extras_setting(extras_dims),
@@ -140,20 +141,20 @@ def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generato
     """For each video of the shard its entry in every output; its views are drawn once."""
     described: dict[str, list[ViewRow]] = {}
 
-    def clips() -> Iterator[tuple[str, Tensor]]:
+    def clips() -> Iterator[tuple[str, Frames]]:
         config = project.config.views
         file = open_frames(project, key)
         drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
         for video_id, plans in plan_cached_views(file.video_ids, config).items():
             views = [drawer.draw(plan) for plan in plans]
             described[video_id] = [row for row, _ in views]
-            yield video_id, torch.cat([view.frames for _, view in views])
+            yield video_id, torch.cat([view.frames for _, view in views]).numpy()
 
     for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
         rows = described.pop(video_id)
         entries = []
         for output, values in zip(outputs, results, strict=True):
-            array = values.numpy()
+            array = values
             if not np.isfinite(array.astype(np.float16)).all():
                 raise DataError(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "

@@ -9,18 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import read_manifest, training_shard_keys
+from hapvr.data.manifest import training_shard_keys
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import file_sha256
-from hapvr.model.published import import_pca
-from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import Embed, Frames, embed_in_batches, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
     STAGE,
@@ -35,6 +32,7 @@ from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.video.frames import center_crop, decode_jpegs
 
 IMPORTED = "imported"
 TRAINED = "models/current.json"
@@ -58,12 +56,12 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
     `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
     with project.root.lock(STAGE):
-        return _make(project, training_shard_keys(read_manifest(project.root)), progress)
+        return _make(project, training_shard_keys(project.root), progress)
 
 
 def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:
     config = project.config
-    backbone = load_backbone(config.backbone)
+    backbone = open_backbone(config.backbone, config.device)
     settings = {
         "whitening": config.whitening.model_dump(mode="json"),
         "backbone": backbone.settings,
@@ -85,12 +83,12 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
                 warnings.warn(f"{error}. It is fitted again, on the same shards", stacklevel=3)
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
-    regions = _sample_regions(project, shards, backbone, progress)
+    regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
     dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
     if dims < config.whitening.dims:
         warnings.warn(
-            f"whitening: {len(regions)} regions of {regions.shape[1]} channels give {dims} dimensions, not "
-            f"{config.whitening.dims}; it is fitted again once there are more videos and nothing is trained on it",
+            f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
+            "sure; more videos give more, as long as no model is trained",
             stacklevel=3,
         )
     whitening = fit_whitening(regions, dims=dims)
@@ -107,10 +105,12 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     another file.
     Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
     """
+    from hapvr.model.published import import_pca
+
     pca = import_pca(file, dims=dims)
     if dims is None and pca.eps is None:
         pca = import_pca(file, dims=WhiteningConfig().dims)
-    whitening = Whitening(pca.mean, pca.eigenvectors, pca.eigenvalues)
+    whitening = Whitening(pca.mean.numpy(), pca.eigenvectors.numpy(), pca.eigenvalues.numpy())
     if pca.eps is not None:
         whitening = replace(whitening, eps=pca.eps)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
@@ -138,14 +138,14 @@ def _imported(project: Project) -> Whitening:
     return whitening
 
 
-def _sample_regions(project: Project, shards: list[str], backbone: Backbone, progress: Progress) -> Tensor:
+def _sample_regions(project: Project, shards: list[str], embed: Embed, progress: Progress) -> NDArray[np.float32]:
     """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
     config = project.config
     places = [
-        (key, video_id, frame)
+        (key, row["video_id"], frame)
         for key in shards
-        for video_id, num_frames in project.shard(FRAMES_STAGE, key).index().select("video_id", "num_rows").iter_rows()
-        for frame in range(num_frames)
+        for row in project.shard(FRAMES_STAGE, key).rows()
+        for frame in range(row["num_rows"])
     ]
     if not places:
         raise DataError(
@@ -155,20 +155,19 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
     rng = numpy_rng(0, STAGE)
     chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
 
-    def clips() -> Iterator[tuple[str, Tensor]]:
+    def clips() -> Iterator[tuple[str, Frames]]:
         for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
             reader = open_frames(project, key)
             for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
                 jpegs = reader.read(video_id).jpegs
-                frames = decode_frames([jpegs[frame] for _, _, frame in of_video])
+                frames = decode_jpegs([jpegs[frame] for _, _, frame in of_video])
                 yield video_id, center_crop(frames, config.backbone.crop_px)
 
-    embed = region_embedder(backbone, None, choose_device(config.device))
-    regions: list[Tensor] = []
+    regions: list[NDArray[np.float32]] = []
     num_done = 0
     for _, values in embed_in_batches(clips(), embed):
-        regions.append(values.flatten(0, 1))
+        regions.append(values.reshape(-1, values.shape[-1]))
         num_done += len(values)
         progress(num_done, wanted)
-    sample = torch.cat(regions)
+    sample = np.concatenate(regions)
     return sample[: config.whitening.max_regions]

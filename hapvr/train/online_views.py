@@ -14,8 +14,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import region_embedder, teacher_embedder
+from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
@@ -62,7 +61,8 @@ class OnlineViews(BatchSource):
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         self._start(self._shard_of)
-        backbone, whitening = load_backbone(config.backbone), load_whitening(root)
+        backbone = open_backbone(config.backbone, device.type, extras=self._extras)
+        whitening = load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
         self._embed_regions = region_embedder(backbone, whitening, device, extras=self._extras)
@@ -116,9 +116,9 @@ class OnlineViews(BatchSource):
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
-        flat = frames.flatten(0, 1)
-        regions = [self._embed_regions(part) for part in torch.split(flat, BATCH_FRAMES)]
-        embeddings = [self._embed_frames(part) for part in torch.split(flat, BATCH_FRAMES)]
+        parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
+        regions = [torch.from_numpy(self._embed_regions(part)) for part in parts]
+        embeddings = [torch.from_numpy(self._embed_frames(part)) for part in parts]
         return _of_clips(regions, frames), _of_clips(embeddings, frames)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx.parser
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch.nn import functional as F
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.engine import CompiledNetwork, EngineError
 from hapvr.networks.extract import region_embedder
+from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig, Weights
-from hapvr.networks.weights import WeightsIdentity
 from hapvr.networks.whitening import fit_whitening
 from hapvr.seeding import torch_rng
 
@@ -42,8 +43,14 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     pictures = frames(5, crop_px)
     embed = region_embedder(backbone, None, "cpu")
     with torch.inference_mode():
-        wanted, found = backbone.regions(pictures), torch.cat([embed(pictures[:3]), embed(pictures[3:])])
-        assert region_embedder(backbone, None, "cpu", extras=True)(pictures)[:, :9] == pytest.approx(wanted, abs=1e-3)
+        wanted, found = (
+            backbone.regions(pictures),
+            np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())]),
+        )
+        assert region_embedder(backbone, None, "cpu", extras=True)(pictures.numpy())[:, :9] == pytest.approx(
+            wanted, abs=1e-3
+        )
+    found = torch.from_numpy(found)
     # With random weights a transformer amplifies rounding more than a convolutional network does.
     assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
@@ -57,14 +64,14 @@ def test_only_the_network_runs_in_bfloat16() -> None:
     assert half.settings == exact.settings | {"precision": "bfloat16"}
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         wanted, in_torch = exact.regions(frames(8)), half.regions(frames(8))
-        found = region_embedder(half, None, "cpu")(frames(8))
+        found = torch.from_numpy(region_embedder(half, None, "cpu")(frames(8).numpy()))
     for regions in (in_torch, found):
         assert regions.dtype == torch.float32
         assert F.cosine_similarity(wanted, regions, dim=-1).min() > 0.98
         torch.testing.assert_close(regions.norm(dim=-1), torch.ones(8, 9), rtol=0, atol=1e-5)
     whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
-    whitened = region_embedder(half, whitening, "cpu")(frames(8))
-    torch.testing.assert_close(whitened, whitening.apply(found), rtol=0, atol=1e-6)
+    whitened = region_embedder(half, whitening, "cpu")(frames(8).numpy())
+    np.testing.assert_allclose(whitened, whitening.apply(found), rtol=0, atol=1e-6)
 
 
 CONTROL_FLOW = {
@@ -101,6 +108,6 @@ def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
     backbone = Backbone(Unconvertible(), identity, identity.as_dict(), 128, (0.5,) * 3, (0.5,) * 3)
     embed = region_embedder(backbone, None, "cpu")
     with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
-        found = embed(frames(2))
-    torch.testing.assert_close(found, backbone.regions(frames(2)))
+        found = embed(frames(2).numpy())
+    torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))
     assert embed.environment() == {"backbone.executor": "torch float32"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,21 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hapvr.errors import ArgumentError, WeightsUnavailableError
-from hapvr.networks.backbone import center_crop, load_backbone, region_vectors
+from hapvr.errors import ArgumentError, ConfigError, WeightsUnavailableError
+from hapvr.networks.backbone import load_backbone, region_vectors
+from hapvr.networks.extract import region_embedder
+from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    PACKAGES,
     create_network,
     normalize_pixels,
-    packaged_weights,
 )
 from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
-from hapvr.seeding import torch_rng
+from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.video.frames import center_crop
 from tests.conftest import GOLDEN
 
 
@@ -35,11 +37,10 @@ def test_region_vectors_and_whitening_equal_the_release() -> None:
     regions = region_vectors([torch.from_numpy(golden[f"map{stage}"]) for stage in range(1, 5)])
     torch.testing.assert_close(regions, torch.from_numpy(golden["regions"]), rtol=1e-4, atol=1e-5)
     # The reference stores eigenvalues rising; ours fall.
-    eigenvectors = torch.from_numpy(golden["whitening/eigenvectors"]).flip(1)[:, :10]
-    eigenvalues = torch.from_numpy(golden["whitening/eigenvalues"]).flip(0)[:10]
-    whitening = Whitening(torch.from_numpy(golden["whitening/mean"]), eigenvectors, eigenvalues)
+    eigenvectors = golden["whitening/eigenvectors"][:, ::-1][:, :10]
+    whitening = Whitening(golden["whitening/mean"], eigenvectors, golden["whitening/eigenvalues"][::-1][:10])
     whitened = whitening.apply(regions.flatten(0, 1))
-    torch.testing.assert_close(whitened, torch.from_numpy(golden["whitened_10d"]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(whitened, golden["whitened_10d"], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
@@ -151,13 +152,14 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     weights = Weights(source="packaged")
     config = BackboneConfig(architecture="tf_efficientnet_lite0", weights=weights, crop_px=crop_px)
     classifier = timm.create_model(config.architecture).eval()
-    classifier.load_state_dict(packaged_weights(config)[1])
+    tensors = map(torch.from_numpy, packaged_tensors(config.architecture).values())
+    classifier.load_state_dict(dict(zip(classifier.state_dict(), tensors, strict=True)))
     backbone = load_backbone(config)
     assert backbone.identity.source == "packaged"
     assert backbone.mean == backbone.std == (0.5,) * 3
     disc = (torch.arange(224)[:, None] - 112) ** 2 + (torch.arange(224) - 112) ** 2 < 80**2
     ball = torch.where(disc, torch.tensor([230, 120, 20])[:, None, None], 255).to(torch.uint8)[None]
-    frames = center_crop(ball, crop_px)
+    frames = torch.from_numpy(center_crop(ball.numpy(), crop_px))
     with torch.inference_mode():
         pixels = normalize_pixels(frames, backbone.mean, backbone.std)
         found, flipped = (classifier(picture).softmax(-1) for picture in (pixels, pixels.flip(-1)))
@@ -166,6 +168,30 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     assert found.argmax() == flipped.argmax()
     assert regions.shape == (2, 9, 24 + 40 + 112 + 320)
     torch.testing.assert_close(regions[0].view(3, 3, -1).flip(1), regions[1].view(3, 3, -1), atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize(("architecture", "crop_px"), [("tf_efficientnet_lite0", 224), ("tf_efficientnet_lite2", 256)])
+def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, crop_px: int) -> None:
+    """Read and written without torch: the same weights by name, and the same regions of a picture, noise and black."""
+    config = BackboneConfig(architecture=architecture, weights=Weights(source="packaged"), crop_px=crop_px)
+    wanted, found = load_backbone(config), packaged_backbone(config)
+    assert found.settings == wanted.settings
+    rng = numpy_rng("packaged")
+    noise = rng.integers(0, 256, (2, 3, crop_px, crop_px), dtype=np.uint8)
+    picture = np.kron(
+        rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8), np.ones((crop_px // 8, crop_px // 8), np.uint8)
+    )
+    frames = np.concatenate([noise, picture, np.zeros_like(picture)])
+    with torch.inference_mode():
+        regions = wanted.regions(torch.from_numpy(frames)).numpy()
+    network = region_embedder(found, None, "cpu")
+    np.testing.assert_allclose(network(frames), regions, rtol=0, atol=1e-5)
+    whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=8)
+    np.testing.assert_allclose(
+        region_embedder(found, whitening, "cpu")(frames), whitening.apply(regions), rtol=0, atol=1e-3
+    )
+    with pytest.raises(ConfigError, match="to 224 or 256"):
+        packaged_backbone(config.model_copy(update={"crop_px": 192}))
 
 
 def test_packages_that_are_missing_or_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +214,17 @@ def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
     """Before the last L2, whitened samples have zero mean and unit covariance, by either way of computing it."""
     sample = torch.randn(count, 60, generator=torch_rng(4)) @ torch.randn(60, 60, generator=torch_rng(5))
     whitening = fit_whitening(sample, dims=8)
-    projected = (sample - whitening.mean) @ whitening.eigenvectors * whitening.eigenvalues.rsqrt()
-    torch.testing.assert_close(torch.cov(projected.T), torch.eye(8), rtol=1e-3, atol=1e-3)
-    assert (whitening.eigenvalues.diff() <= 0).all()
-    torch.testing.assert_close(whitening.apply(sample).norm(dim=-1), torch.ones(count))
+    projected = (sample.numpy() - whitening.mean) @ whitening.eigenvectors / np.sqrt(whitening.eigenvalues)
+    np.testing.assert_allclose(np.cov(projected.T), np.eye(8), rtol=1e-3, atol=1e-3)
+    assert (np.diff(whitening.eigenvalues) <= 0).all()
+    np.testing.assert_allclose(np.linalg.norm(whitening.apply(sample), axis=-1), np.ones(count), rtol=1e-5)
 
 
 def test_whitening_round_trips_and_refuses_nan() -> None:
     """Bytes give back equal tensors; NaN is refused."""
     sample = torch.randn(50, 20, generator=torch_rng(6))
     whitening = fit_whitening(sample, dims=5, eps=1e-6)
+    whitening = replace(whitening, eigenvectors=np.asfortranarray(whitening.eigenvectors))  # as an import may have them
     again = whitening_from_bytes(whitening_to_bytes(whitening))
     assert again.sha256 == whitening.sha256
     assert again.eps == whitening.eps
@@ -208,7 +235,7 @@ def test_whitening_round_trips_and_refuses_nan() -> None:
 @pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])
 def test_center_crop_is_square_from_any_size(size: tuple[int, int]) -> None:
     """Every frame size gives a crop of the wanted side, with the middle in the middle."""
-    frames = torch.zeros(1, 3, *size, dtype=torch.uint8)
+    frames = np.zeros((1, 3, *size), np.uint8)
     frames[..., size[0] // 2 - 8 : size[0] // 2 + 8, size[1] // 2 - 8 : size[1] // 2 + 8] = 255
     crop = center_crop(frames, 128)
     assert crop.shape == (1, 3, 128, 128)

@@ -12,13 +12,14 @@ import torch
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.backbone import center_crop, load_backbone
+from hapvr.networks.backbone import load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
+from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.onnx_export import write_onnx
-from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.video.frames import center_crop
 from hapvr.video.settings import SamplingConfig
 
 DIMS = 32
@@ -65,9 +66,9 @@ def make_bundle(
 ) -> Path:
     """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, a network of 32 dimensions as it is drawn."""
     backbone = load_backbone(backbone_config)
-    pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
+    pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
     with torch.inference_mode():
-        crops = center_crop(pictures, backbone.crop_px)
+        crops = torch.from_numpy(center_crop(pictures, backbone.crop_px))
         regions = backbone.regions(crops).flatten(0, 1)
     dims = min(DIMS, regions.shape[1] // 2)
     network = SimilarityNetwork(settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle"))

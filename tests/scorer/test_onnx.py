@@ -18,7 +18,6 @@ from hapvr.errors import MissingPartError
 from hapvr.model.checkpoint import build_family
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
-from hapvr.networks.backbone import center_crop as torch_crop
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.bundle import load_bundle
@@ -26,8 +25,8 @@ from hapvr.scorer.description import ONNXRecord, read_description
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.torch_bundle import TorchNetworks, load_networks
-from hapvr.scorer.videos import center_crop
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.video.frames import center_crop
 from tests.scorer.bundles import BACKBONE
 
 
@@ -104,7 +103,10 @@ def test_crops_are_those_of_torch() -> None:
     rng = numpy_rng("crops")
     for height, width, differing in ((146, 200, 0.0), (146, 146, 0.0), (100, 300, 0.01), (400, 300, 0.01)):
         frames = rng.integers(0, 256, (2, 3, height, width), dtype=np.uint8)
-        wanted = torch_crop(torch.from_numpy(frames), 128).numpy().astype(int)
+        size = [round(side * 146 / min(height, width)) for side in (height, width)]
+        resized = F.interpolate(torch.from_numpy(frames).float(), size=size, mode="bilinear", antialias=True)
+        top, left = ((side - 128) // 2 for side in size)
+        wanted = resized.round()[..., top : top + 128, left : left + 128].numpy().astype(int)
         found = center_crop(frames, 128).astype(int)
         assert found.shape == wanted.shape == (2, 3, 128, 128)
         assert np.abs(found - wanted).max() <= 1

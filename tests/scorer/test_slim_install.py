@@ -154,13 +154,14 @@ def searching(slim: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_slim_installation_searches_as_the_full_one(searching: Path, searchable: Path, tmp_path: Path) -> None:
-    """An index of the full installation: matches, segments, pairs and the service's answer are those of torch."""
+    """An index of the full installation: matches, segments, pairs and the service's answer are those of torch; and a folder of
+    one's own is indexed and searched."""
     assert packages(searching) & LEFT_OUT == set()
     assert packages(searching) >= SEARCH_ADDS
-    assert num_bytes(searching) < 850e6
+    assert num_bytes(searching) < 950e6
     project = copied(searchable, tmp_path)
     onnx = bundle_of(project, tmp_path / "onnx", onnx=True)
-    clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31]])
+    clip = write_scenes(tmp_path / "clips" / "query.mp4", [500, 501, *LONG[25:31]])
     full = Searcher.open(project)
     wanted = answer_values([full.search(clip), full.search_id("in/short.mp4")])
     options = ["--config", project.folder / "config.yaml"]
@@ -182,6 +183,10 @@ def test_the_slim_installation_searches_as_the_full_one(searching: Path, searcha
         answer = json.loads(asked(f"{address}/search", {"id": "in/trips/part.mp4"}))["answer"]
         assert_same(answer_values([full.search_id("in/trips/part.mp4")])[0], answer)
         assert asked(f"{address}/thumbnails/in/long.mp4?second=3")[:2] == b"\xff\xd8"
+    added = answered(hapvr, "index", "add", clip.parent, "--data", tmp_path / "own")
+    assert (added["videos"], added["unusable"]) == (1, [])
+    best = answered(hapvr, "search", clip, "--data", tmp_path / "own")["queries"][0]["matches"][0]
+    assert (best["reference"].endswith("/query.mp4"), best["verdict"]) == (True, "match")
     done = run(hapvr, "search", clip, *options)
     assert done.returncode == 2
     assert "bundle-0 has no ONNX files" in done.stderr

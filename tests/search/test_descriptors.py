@@ -16,12 +16,13 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import build_family, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings, VvsSettings
-from hapvr.networks.backbone import center_crop, load_backbone
+from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest, stored_network_digest
+from hapvr.video.frames import center_crop
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32
@@ -29,16 +30,17 @@ NETWORK = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("d
 
 
 @pytest.fixture(scope="module")
-def embed() -> Callable[[Tensor], Tensor]:
+def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
     """Crops -> whitened regions, by a ResNet-18 of random weights."""
     backbone = load_backbone(BACKBONE)
-    pictures = torch.from_numpy(np.stack([scene(1000 + number) for number in range(40)])).permute(0, 3, 1, 2)
+    pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
     with torch.inference_mode():
-        regions = backbone.regions(center_crop(pictures, backbone.crop_px)).flatten(0, 1)
-    return region_embedder(backbone, fit_whitening(regions, dims=DIMS), "cpu")
+        regions = backbone.regions(torch.from_numpy(center_crop(pictures, backbone.crop_px))).flatten(0, 1)
+    made = region_embedder(backbone, fit_whitening(regions, dims=DIMS), "cpu")
+    return lambda frames: torch.from_numpy(made(frames))
 
 
-def filmed(path: Path, pictures: list[npt.NDArray[np.uint8]]) -> Tensor:
+def filmed(path: Path, pictures: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
     """The crops of pictures after H.264, two frames of each."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=2, options={"crf": "23"})
@@ -50,16 +52,16 @@ def filmed(path: Path, pictures: list[npt.NDArray[np.uint8]]) -> Tensor:
         container.mux(stream.encode())
     with av.open(str(path)) as container:
         frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    return center_crop(torch.from_numpy(frames).permute(0, 3, 1, 2), BACKBONE.crop_px)
+    return center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
 
 
-def test_blank_and_frozen_frames_are_marked(embed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+def test_blank_and_frozen_frames_are_marked(embed: Callable[[npt.NDArray[np.uint8]], Tensor], tmp_path: Path) -> None:
     def colour(*rgb: int) -> npt.NDArray[np.uint8]:
         return np.tile(np.array(rgb, np.uint8), (160, 192, 1))
 
     pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
     with torch.inference_mode():
-        blank = mean_directions(NETWORK.embed(embed(torch.from_numpy(blank_pictures(BACKBONE.crop_px)))).numpy())
+        blank = mean_directions(NETWORK.embed(embed(blank_pictures(BACKBONE.crop_px))).numpy())
         found = frame_descriptors(NETWORK.embed(embed(filmed(tmp_path / "a.mp4", pictures))).numpy(), blank=blank)
     still = ["", "frozen"]
     assert found.reasons.tolist() == [

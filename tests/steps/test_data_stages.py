@@ -14,12 +14,12 @@ from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest, shard_keys
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.errors import DataError
-from hapvr.networks.backbone import decode_frames
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
+from hapvr.video.frames import decode_jpegs
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -91,7 +91,7 @@ def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
     make_videos(project, "in-00000")
     assert make_frames(project, "in-00000").num_ok == 2
     jpegs = FrameFile(project.shard("frames", "in-00000")).read("in/0.mp4").jpegs
-    assert decode_frames(jpegs).shape[0] == len(jpegs) == 1
+    assert len(decode_jpegs(jpegs)) == len(jpegs) == 1
 
 
 def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore, collection_shards
-from hapvr.data.manifest import read_manifest, read_manifest_shard, training_shard_keys
+from hapvr.data.manifest import read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors, video_descriptor
 from hapvr.search.index import FrameIndex
@@ -55,12 +55,10 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     """
     project, _ = indexed
     index, current = serving(project), current_index(project.root)
-    network = search_model(project, current.model).network
+    model = search_model(project, current.model)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     for video_id, regions in store.read(sorted(index.videos())[::4]):
-        found = frame_descriptors(
-            network.embed(regions).detach().numpy(), blank=read_blank(project.root, current.digest)
-        )
+        found = frame_descriptors(model.embed(regions.numpy()), blank=read_blank(project.root, current.digest))
         assert found.kept.any()
         hits = index.search_frames(found.vectors[found.kept], 50).to_pylist()
         own = [hit for hit in hits if hit["video_id"] == video_id and hit["similarity"] > 0.999]
@@ -84,7 +82,7 @@ def test_generated_videos_are_no_part_of_the_collection(
     assert sorted(video_id.partition("/")[2] for video_id in found) == sorted(files)
     assert {video_id.partition("/")[0] for video_id in found} == {"own-train", "own-held-out"}
     assert {row.video_id for row in held_out} < set(found)
-    keys = training_shard_keys(read_manifest(project.root))
+    keys = training_shard_keys(project.root)
     assert keys
     assert all(key.startswith("own-train-") for key in keys)
     assert not outdated_index(project, model_of(project)).undescribed

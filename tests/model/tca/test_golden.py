@@ -77,6 +77,6 @@ def test_descriptors_of_feature_maps(golden: release.Arrays) -> None:
 def test_whitening(golden: release.Arrays) -> None:
     """PCA with whitening and unit length, up to the signs of its axes."""
     data, wanted = golden["pca/data"], golden["pca/whitened"]
-    found = fit_whitening(data, dims=wanted.shape[1]).apply(data)
+    found = torch.from_numpy(fit_whitening(data, dims=wanted.shape[1]).apply(data))
     signs = torch.sign((found * wanted).sum(0))
     torch.testing.assert_close(found * signs, wanted, rtol=1e-4, atol=1e-4)
