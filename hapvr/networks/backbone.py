@@ -1,8 +1,7 @@
 """The backbone g: frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1).
 
 Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
-its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. A
-TorchScript file that gives one vector per picture is run on nine windows of each frame.
+its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens.
 """
 
 from __future__ import annotations
@@ -73,22 +72,6 @@ class PatchTokens(nn.Module):
         return [average_regions(tokens)]
 
 
-class WindowVectors(nn.Module):
-    """A network that gives one vector per picture, run on nine windows of half the frame's side, a quarter apart."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, H] -> one map [B, C, 3, 3]."""
-        side = pixels.shape[-1]
-        windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
-        pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-        vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
-        return [vectors.unflatten(0, (-1, *GRID)).permute(0, 3, 1, 2)]
-
-
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration.
 
@@ -115,10 +98,7 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
 
 
 def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of four scales as it is, one of a single scale as `PatchTokens`, TorchScript as `WindowVectors`."""
-    if config.weights.source == "torchscript":
-        scripted, identity = create_embedding_network(config)
-        return WindowVectors(scripted), identity
+    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
     network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
     if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity

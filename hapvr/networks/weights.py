@@ -106,12 +106,10 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network that gives one vector per picture: TorchScript, or one of timm without its classifier.
+    """A network of timm without its classifier, which gives one vector per picture.
 
     It takes any side where the architecture allows it. Raises as `create_network` does.
     """
-    if config.weights.path is not None and config.weights.source == "torchscript":
-        return load_torchscript(config.weights.path)
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
         with torch.device("meta"):
@@ -119,22 +117,6 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
     return create_network(config, **any_side)
-
-
-def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
-    """A TorchScript network on the CPU and the digest of its file. Raises WeightsUnavailableError for any other file."""
-    try:
-        digest = file_sha256(path)  # of regular files alone: a pipe may never end
-        network: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError, ValueError) as error:
-        raise WeightsUnavailableError(
-            f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
-            "torch.jit.save has written"
-        ) from error
-    network.eval().to(memory_format=torch.channels_last)
-    for parameter in network.parameters():
-        parameter.requires_grad_(False)
-    return network, WeightsIdentity("torchscript", "torchscript", digest)
 
 
 def packaged_weights(config: FrozenNetworkConfig) -> tuple[Path, dict[str, Tensor]]:
@@ -176,7 +158,7 @@ def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tu
     """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
     import timm
 
-    known = None if config.weights.source == "torchscript" else timm.get_pretrained_cfg(config.architecture)
+    known = timm.get_pretrained_cfg(config.architecture)
     return (known.mean, known.std) if known and known.mean and known.std else (IMAGENET_MEAN, IMAGENET_STD)
 
 
