@@ -15,10 +15,10 @@ from hapvr.losses.suppression import (
     saliency_loss,
     video_triplet,
 )
+from hapvr.model.published import own_name
 from hapvr.model.settings import VvsSettings
 from hapvr.model.similarity import chamfer, frame_similarity
 from hapvr.model.vvs.network import VvsNetwork, doubled
-from hapvr.model.vvs.published import own_name
 from hapvr.train.suppression import block_injection
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
@@ -116,7 +116,7 @@ def test_gradients(vvs: Golden, loss: str) -> None:
     """The gradients of each loss by every weight, and none where the release has none."""
     network, _, losses = triplet(vvs, "core")
     losses[loss].backward()
-    published = {own_name(name): name for name in release.names(vvs)}
+    published = {own_name(name)[0]: name for name in release.names(vvs)}
     compared = 0
     for name, parameter in network.named_parameters():
         wanted = vvs.get(f"core/grad/{loss}/{published[name]}")
