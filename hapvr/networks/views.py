@@ -19,7 +19,7 @@ from hapvr.seeding import numpy_rng
 Strength = Literal["weak", "strong"]
 
 GROUP_VIDEOS = 4
-"""Cached views take their donors within fixed groups of this many videos, which training keeps in one batch."""
+"""Cached views take their donors within fixed groups of this many videos, which training draws one after the other."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class ViewPlan:
 
 def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str, list[ViewPlan]]:
     """The views of each video of a shard, weak ones first; their windows are spread over the video."""
-    group_of = _donor_groups(video_ids, seed=config.seed)
+    groups = {video_id: group for group in donor_groups(video_ids, seed=config.seed) for video_id in group}
     plans: dict[str, list[ViewPlan]] = {}
     for video_id in video_ids:
-        others = [other for other in group_of[video_id] if other != video_id]
+        others = [other for other in groups[video_id] if other != video_id]
         plans[video_id] = []
         for index in range(config.num_weak + config.num_strong):
             strength: Strength = "weak" if index < config.num_weak else "strong"
@@ -100,9 +100,8 @@ class ViewDrawer:
         return {"seed": self._config.seed, "video_id": plan.video_id, "view_index": plan.index}
 
 
-def _donor_groups(video_ids: Sequence[str], *, seed: int) -> dict[str, list[str]]:
-    """Video id -> the videos of its group, itself included; the last group may be smaller."""
+def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
+    """The videos of a shard in groups that take their donors from each other; the last one may be smaller."""
     ordered = sorted(video_ids)
     shuffled = [ordered[index] for index in numpy_rng(seed, "donor groups", len(ordered)).permutation(len(ordered))]
-    groups = [shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)]
-    return {video_id: group for group in groups for video_id in group}
+    return [shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)]

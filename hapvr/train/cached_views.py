@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from hapvr.data.filesystem import DataRoot, allow_open_files
 from hapvr.data.shards import Shard
 from hapvr.data.views import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile, ViewRow
 from hapvr.errors import DataError
+from hapvr.networks.views import donor_groups
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
 
@@ -23,8 +24,8 @@ FILES_PER_SHARD = 2
 class CachedViews(BatchSource):
     """Item `number` is the batch of that number: of each video a weak and a strong view.
 
-    The two are of one window of the video, drawn by (train.seed, number). A clip that shows a second video is drawn where
-    that video is in the batch, so that its label says so (see `BatchSampler` for the one exception).
+    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in
+    one batch, see `BatchSampler`, so that they are positives of each other there.
 
     Raises DataError without training videos, with a single one, and where views and embeddings do not belong together.
     """
@@ -37,20 +38,20 @@ class CachedViews(BatchSource):
         self._rows: dict[str, list[ViewRow]] = {}
         # Values of different backbones, crops or whitenings do not compare.
         features = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
+        groups: list[list[str]] = []
         for number, key in enumerate(self._shard_keys):
             file = ViewFile(Shard(root, VIEWS_STAGE, key), extras=self._extras)
             self.dims, self.extras_dims = file.dims, file.extras_dims if self._extras else 0
+            groups += donor_groups(file.video_ids, seed=config.views.seed)
             for row in _matching_rows(root, key, file, config.views, features):
                 self._shard_of[row.video_id] = number
                 self._rows.setdefault(row.video_id, []).append(row)
         self._windows = {video_id: _windows_of(rows, config.views) for video_id, rows in self._rows.items()}
-        alone = {video_id for video_id in self._rows if self._usable_windows(video_id, ())}
-        self._start(self._rows, groups=_linked_videos(self._rows), alone=alone)
+        self._start(self._rows, groups=groups)
 
     def __getitem__(self, number: int) -> Batch:
         videos = self.sampler.videos(number)
-        together = set(videos)
-        chosen = {video_id: self._choose(video_id, number, together) for video_id in videos}
+        chosen = {video_id: self._choose(video_id, number) for video_id in videos}
         own = self.sampler.rank_slice()
         return self.build(
             [self._clip(self._rows[video_id][index]) for video_id in videos for index in chosen[video_id]],
@@ -64,24 +65,12 @@ class CachedViews(BatchSource):
         num_frames = len(set(self._rows[row.video_id][0].source_index))
         return BatchClip(row.video_id, row.view_index, num_frames, donor_id=row.donor_id)
 
-    def _choose(self, video_id: str, number: int, videos: Collection[str]) -> list[int]:
-        """Positions among the video's rows: views of one window, whose donors are among `videos`."""
+    def _choose(self, video_id: str, number: int) -> list[int]:
+        """Positions among the video's rows: a weak and a strong view of one window."""
         rng = numpy_rng(self._seed, "views", number, video_id)
-        usable = self._usable_windows(video_id, videos) or self._windows[video_id]
-        window = usable[int(rng.integers(len(usable)))]
+        windows = self._windows[video_id]
+        window = windows[int(rng.integers(len(windows)))]
         return [window[strength][int(rng.integers(len(window[strength])))] for strength in STRENGTHS]
-
-    def _usable_windows(self, video_id: str, videos: Collection[str]) -> list[dict[str, list[int]]]:
-        """Per window with views of both strengths that need no video but `videos`, the positions of these views."""
-        rows = self._rows[video_id]
-        found = [
-            {
-                strength: [index for index in indices if not rows[index].donor_id or rows[index].donor_id in videos]
-                for strength, indices in window.items()
-            }
-            for window in self._windows[video_id]
-        ]
-        return [window for window in found if all(window.values())]
 
     def _open(self, video_id: str) -> tuple[ViewFile, ViewFile]:
         if self._files is None:
@@ -103,18 +92,6 @@ def _windows_of(rows: Sequence[ViewRow], config: ViewsConfig) -> list[dict[str, 
     for position, row in enumerate(rows):
         windows[config.window_of(row.view_index)][row.strength].append(position)
     return windows
-
-
-def _linked_videos(rows: Mapping[str, Sequence[ViewRow]]) -> list[list[str]]:
-    """Groups of videos whose clips show each other; videos without such clips are in none."""
-    group_of = {video_id: {video_id} for video_id in rows}
-    for video_id, views in rows.items():
-        for row in views:
-            if row.donor_id and group_of[row.donor_id] is not group_of[video_id]:
-                joined = group_of[video_id] | group_of[row.donor_id]
-                group_of |= dict.fromkeys(joined, joined)
-    groups = {id(group): sorted(group) for group in group_of.values() if len(group) > 1}
-    return list(groups.values())
 
 
 def _matching_rows(
