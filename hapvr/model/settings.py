@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -118,6 +118,22 @@ NUM_REGIONS = 9
 
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
+
+COMPARATOR_REACH = 8
+"""Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
+
+
+def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
+    """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept.
+
+    height: of a part, with the rows beyond its ends that the convolutions see.
+    """
+    step, reach = COMPARATOR_STEP, COMPARATOR_REACH
+    whole, height = num_rows // step * step, max(height - 2 * reach, step) // step * step
+    for start in range(0, whole, height):
+        before, end = min(start, reach), min(start + height, whole)
+        after = num_rows if end == whole else min(end + reach, num_rows)
+        yield slice(start - before, after), slice(before // step, (before + end - start) // step)
 
 
 MAX_MIN_FRAMES = 1024

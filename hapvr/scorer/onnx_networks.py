@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError
 from hapvr.files import file_sha256
+from hapvr.model.settings import strips
 from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
 from hapvr.scorer.description import HINT, ONNX_FOLDER, ONNXName, ONNXRecord
@@ -32,12 +33,6 @@ MAX_REGION_SIMILARITIES = 2**24
 
 MAX_REFINED_AT_ONCE = 2**20
 """Frame similarities that the comparator sees at once."""
-
-STEP = 4
-"""The comparator halves both time axes twice."""
-
-REACH = 8
-"""Rows beyond a strip that its refined rows depend on, rounded up to a multiple of STEP."""
 
 
 class ONNXNetworks:
@@ -96,16 +91,9 @@ class ONNXNetworks:
         if not self.settings.comparator:
             return frame
         frame = repeat_frames(frame, self.settings.min_frames)
-        whole = len(frame) // STEP * STEP
-        height = max(MAX_REFINED_AT_ONCE // frame.shape[1] - 2 * REACH, STEP) // STEP * STEP
-        strips = []
-        for start in range(0, whole, height):
-            before = min(start, REACH)
-            end = min(start + height, whole)
-            after = len(frame) if end == whole else min(end + REACH, len(frame))
-            rows = self._run("compare.onnx", frame[start - before : after])
-            strips.append(rows[before // STEP : (before + end - start) // STEP])
-        return np.concatenate(strips)
+        height = MAX_REFINED_AT_ONCE // frame.shape[1]
+        parts = [self._run("compare.onnx", frame[rows])[kept] for rows, kept in strips(len(frame), height=height)]
+        return np.concatenate(parts)
 
     def _chamfer(self, values: Floats, level: str) -> Floats:
         """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it."""
