@@ -55,7 +55,7 @@ class VideoNetwork(nn.Module, ABC):
 
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as JSON values."""
-        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
 
     @property
     @abstractmethod

@@ -69,12 +69,6 @@ class VvsSettings(Settings):
     )
     frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
 
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide an embedding, as values of JSON. What only training uses is left out."""
-        unused: dict[str, Any] = {"distractor": {"dropout"}, "saliency": {"dropout", "label_rule"}}
-        unused |= {"injected_rates": True, "max_magnitude": True, "frame_loss": True}
-        return self.model_dump(mode="json", exclude=unused)
-
 
 class TcaSettings(Settings):
     """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
@@ -100,10 +94,6 @@ class TcaSettings(Settings):
         if self.level == "video" and self.symmetric_chamfer:
             raise ValueError("symmetric_chamfer compares frames: set level: frame, or leave it out")
         return self
-
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. Dropout is left out."""
-        return self.model_dump(mode="json", exclude={"dropout"})
 
 
 AttentionForm = Literal["gated", "cosine", "linear"]
@@ -189,10 +179,6 @@ class NetworkSettings(Settings):
     def temporal(self) -> dict[str, Any]:
         """Arguments of `chamfer` on refined similarities."""
         return {"rate": self.temporal_rate, "symmetric": self.symmetric_chamfer}
-
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. How weights are drawn is left out."""
-        return self.model_dump(mode="json", exclude={"comparator_init"})
 
 
 def family_of(settings: Any) -> str:

@@ -19,7 +19,7 @@ from hapvr.model.published import own_name
 from hapvr.model.settings import VvsSettings
 from hapvr.model.similarity import chamfer, frame_similarity
 from hapvr.model.vvs.network import VvsNetwork, doubled
-from hapvr.train.suppression import block_injection
+from hapvr.train.suppression import block_source, inserted
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 from tests.model.vvs.release import Golden
@@ -47,9 +47,9 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     label = None
     if case == "core":
         count, position = vvs["core/injection"].tolist()
-        injection = block_injection(len(raw["anchor"]), count, position)
-        raw["anchor"] = injection.apply(raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1))[0]
-        label = injection.labels(torch.ones(1, len(injection.source) - count, dtype=torch.int8))
+        source = block_source(len(raw["anchor"]), count, position)
+        label = inserted(torch.ones(1, len(raw["anchor"]), dtype=torch.int8), torch.zeros(()), source)
+        raw["anchor"] = inserted(raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1), source)[0]
     if case == "short":
         raw |= {"anchor": vvs["raw/three"], "positive": raw["positive"][:5]}
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
@@ -204,12 +204,12 @@ def test_topic_variants(vvs: Golden, variant: str, changes: dict[str, object]) -
 def test_injection(vvs: Golden, count: int, position: int) -> None:
     """The order is the release's; the label is too, but for a block at the end, where the release's label is wrong."""
     frames = len(vvs["raw/anchor"])
-    injection = block_injection(frames, count, position)
+    source = block_source(frames, count, position)
     order, label = vvs[f"inject/{count}_{position}/order"], vvs[f"inject/{count}_{position}/label"]
-    found = injection.labels(torch.ones(1, frames, dtype=torch.int8))[0]
-    assert torch.equal(found == 0, injection.source < 0)
+    found = inserted(torch.ones(1, frames, dtype=torch.int8), torch.zeros(()), source)[0]
+    assert torch.equal(found == 0, source < 0)
     if position < frames - count:
-        assert torch.equal(injection.source, order)
+        assert torch.equal(source, order)
         assert torch.equal(found.float(), label.float())
     else:
         assert not torch.equal(found[order.argsort()].float(), label.float())
