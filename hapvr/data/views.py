@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
-DRAWING_VERSION = 2
-"""Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
-video, donors in fixed groups."""
+DRAWING_VERSION = 3
+"""Changes with the rules by which clips are drawn; views of another version are made again. 3: crops of torchvision."""
 
 
 ROW_COLUMNS = ("video_id", "view_index", "strength", "operations", "donor_id", "source_index")

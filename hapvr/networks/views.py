@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
+from hapvr.augment.policy import View, draw_view, video_in_video
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.data.frames import VideoFrames
@@ -57,7 +57,8 @@ def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str
 
 def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
     """The one of `others` that is combined with this strong view (S2VS 3.2), or "" for none."""
-    if not others or not takes_donor(config=config.augment, seed=config.seed, video_id=video_id, view_index=index):
+    draw = numpy_rng(config.seed, video_id, "takes_donor", index).random()
+    if not others or draw >= config.augment.video_in_video_probability:
         return ""
     return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
 
@@ -83,21 +84,23 @@ class ViewDrawer:
         if plan.donor_id:
             frames = decode_frames(self._read(plan.donor_id).jpegs)
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            view = video_in_video(view, donor, **self._seeds(plan))
+            view = video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
         source = tuple(view.source_index.tolist())
-        return ViewRow(plan.video_id, plan.index, view.strength, view.operations, plan.donor_id, source), view
+        return ViewRow(plan.video_id, plan.index, plan.strength, view.operations, plan.donor_id, source), view
 
     def _view(self, frames: Tensor, plan: ViewPlan) -> View:
         num_frames = self._config.num_frames
         rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
         window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)
-        options = {"num_frames": num_frames, "size_px": self._size_px, **self._seeds(plan)}
-        if plan.strength == "weak":
-            return weak_view(frames, window, **options)
-        return strong_view(frames, window, config=self._config.augment, **options)
-
-    def _seeds(self, plan: ViewPlan) -> dict[str, Any]:
-        return {"seed": self._config.seed, "video_id": plan.video_id, "view_index": plan.index}
+        return draw_view(
+            frames,
+            window,
+            (self._config.seed, plan.video_id, plan.index),
+            strength=plan.strength,
+            num_frames=num_frames,
+            size_px=self._size_px,
+            config=self._config.augment,
+        )
 
 
 def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
