@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.files import file_sha256, require_regular, tensors_sha256
+from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
 HUB_FILE = "model.safetensors"
@@ -241,31 +242,25 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
             state = convert(dict(state), whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
-    found, wanted = (
-        {name: values for name, values in tensors.items() if not name.startswith(unused)} for tensors in (state, wanted)
-    )
-    problems = {
-        "missing": [name for name in wanted if name not in found and not name.endswith(".num_batches_tracked")],
-        "unexpected": [name for name in found if name not in wanted],
-        "mismatched": [name for name, values in wanted.items() if name in found and not _fits(found[name], values)],
+    found = {
+        name: values for name, values in state.items() if isinstance(values, Tensor) and not name.startswith(unused)
     }
-    if any(problems.values()):
-        said = "; ".join(f"{len(names)} {kind}, e.g. {names[0]}" for kind, names in problems.items() if names)
+    counts = ".num_batches_tracked"  # of steps, which some files leave out
+    wanted = {
+        name: values
+        for name, values in wanted.items()
+        if not name.startswith(unused) and (name in found or not name.endswith(counts))
+    }
+    for name, values in found.items():
+        if name in wanted and values.is_floating_point() and wanted[name].is_floating_point():
+            found[name] = values.to(wanted[name].dtype)
+    if mismatches := describe_mismatches(wanted, found):
         raise WeightsUnavailableError(
-            f"weights: {path} does not fit {config.architecture}: {said}; give a file with every tensor but the "
-            "classifier's, by timm's name, in its shape and of finite floats, or correct `architecture` and `options`"
+            f"weights: {path} does not fit {config.architecture}: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
+            "every tensor but the classifier's, by timm's name, in its shape and of finite floats, or correct "
+            "`architecture` and `options`"
         )
     return found
-
-
-def _fits(found: Any, wanted: Tensor) -> bool:
-    """Whether a tensor of a file can stand for one of a network: shape, kind of number, finite."""
-    return (
-        isinstance(found, Tensor)
-        and found.shape == wanted.shape
-        and found.is_floating_point() == wanted.is_floating_point()
-        and bool(found.isfinite().all())
-    )
 
 
 def _published_file(architecture: str) -> Path:
