@@ -1,4 +1,4 @@
-"""View shards: one row per augmented clip, the views of a video contiguous and one row group.
+"""View shards: one row per augmented clip, the views of a video contiguous, weak ones first, and one row group.
 
 `training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
 for row, of which training makes the ternary labels of the frames of each pair of clips.
@@ -6,9 +6,7 @@ for row, of which training makes the ternary labels of the frames of each pair o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,20 +25,8 @@ LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 3
 """Changes with the rules by which clips are drawn; views of another version are made again. 3: crops of torchvision."""
 
-
-ROW_COLUMNS = ("video_id", "view_index", "strength", "operations", "donor_id", "source_index")
-
-
-@dataclass(frozen=True)
-class ViewRow:
-    """What a view is: its index among the video's views, strength, operations, donor video ("" if none), source frames [T]."""
-
-    video_id: str
-    view_index: int
-    strength: str
-    operations: tuple[str, ...]
-    donor_id: str
-    source_index: tuple[int, ...]
+INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
+"""Sampled frames of the video."""
 
 
 def view_fields(column: str, *, shape: Sequence[int], extras_dims: int = 0) -> tuple[pa.Field, ...]:
@@ -50,30 +36,19 @@ def view_fields(column: str, *, shape: Sequence[int], extras_dims: int = 0) -> t
     """
     return (
         pa.field("video_id", pa.string(), nullable=False),
-        pa.field("view_index", pa.int32(), nullable=False),
-        pa.field("strength", pa.string(), nullable=False),
-        pa.field("operations", pa.string(), nullable=False),
         pa.field("donor_id", pa.string(), nullable=False),
-        pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
         *extras_fields(extras_dims, shape=shape[:1]),
     )
 
 
-def view_columns(rows: Sequence[ViewRow], *values: npt.NDArray[np.floating]) -> Columns:
+def view_columns(video_id: str, donors: Sequence[str], *values: npt.NDArray[np.floating]) -> Columns:
     """The views of one video, column by column in the order of `view_fields`.
 
-    values: [V, *shape], and pooled [V, T, C] and magnitude [V, T] where the shard has them.
+    donors: of each view the video that is combined with it, "" for none. values: [V, *shape], and pooled [V, T, C] and
+    magnitude [V, T] where the shard has them.
     """
-    return (
-        [row.video_id for row in rows],
-        [row.view_index for row in rows],
-        [row.strength for row in rows],
-        [json.dumps(row.operations) for row in rows],
-        [row.donor_id for row in rows],
-        [row.source_index for row in rows],
-        *values,
-    )
+    return [video_id] * len(donors), donors, *values
 
 
 class ViewFile:
@@ -84,15 +59,12 @@ class ViewFile:
         file = shard.open_data()
         self.extras_dims = stored_extras_dims(shard, file, required=extras)
         """C of the pooled vectors, 0 without any."""
+        self.donors: dict[str, list[str]] = {}
+        """Of each view of a video the one that is combined with it, "" for none."""
         with shard.corruption_errors():
-            self.rows = [
-                ViewRow(
-                    **row
-                    | {"operations": tuple(json.loads(row["operations"])), "source_index": tuple(row["source_index"])}
-                )
-                for row in file.read(columns=list(ROW_COLUMNS)).to_pylist()
-            ]
-            tensors = [name for name in file.schema_arrow.names if name not in ROW_COLUMNS]
+            for row in file.read(columns=["video_id", "donor_id"]).to_pylist():
+                self.donors.setdefault(row["video_id"], []).append(row["donor_id"])
+        tensors = file.schema_arrow.names[2:]
         self._values = VideoRows(shard, tensors if extras else tensors[:1], file=file)
 
     @property
@@ -106,7 +78,7 @@ class ViewFile:
         return self._values.video_ids
 
     def read(self, video_id: str) -> Tensor:
-        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with extras."""
+        """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
         return torch.from_numpy(joined(self._values.tensors(video_id)))

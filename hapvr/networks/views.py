@@ -12,7 +12,6 @@ from hapvr.augment.policy import View, draw_view, video_in_video
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.data.frames import VideoFrames
-from hapvr.data.views import ViewRow
 from hapvr.networks.backbone import decode_frames
 from hapvr.seeding import numpy_rng
 
@@ -76,17 +75,16 @@ class ViewDrawer:
         self._size_px = size_px
         self._last: tuple[str, Tensor] | None = None
 
-    def draw(self, plan: ViewPlan) -> tuple[ViewRow, View]:
-        """The clip of a plan and the row that describes it. The donor shows its own strong view of the same index."""
+    def draw(self, plan: ViewPlan) -> View:
+        """The clip of a plan. The donor shows its own strong view of the same index."""
         if self._last is None or self._last[0] != plan.video_id:
             self._last = (plan.video_id, decode_frames(self._read(plan.video_id).jpegs))
         view = self._view(self._last[1], plan)
         if plan.donor_id:
             frames = decode_frames(self._read(plan.donor_id).jpegs)
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            view = video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
-        source = tuple(view.source_index.tolist())
-        return ViewRow(plan.video_id, plan.index, plan.strength, view.operations, plan.donor_id, source), view
+            return video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
+        return view
 
     def _view(self, frames: Tensor, plan: ViewPlan) -> View:
         num_frames = self._config.num_frames

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.teacher import pseudo_labels
+from hapvr.networks.views import ViewPlan
 from hapvr.seeding import numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
@@ -44,16 +45,6 @@ class Batch:
     num_frames: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class BatchClip:
-    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
-
-    video_id: str
-    view_index: int
-    num_frames: int
-    donor_id: str = ""
-
-
 def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
     """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
 
@@ -69,7 +60,7 @@ class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
     dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that
-    take part.
+    take part. _num_frames: sampled frames of each.
     """
 
     dims: int
@@ -77,6 +68,7 @@ class BatchSource(Dataset[Any]):
     num_videos: int
     sampler: BatchSampler
     _files: Any = None
+    _num_frames: Mapping[str, int]
 
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
@@ -98,7 +90,7 @@ class BatchSource(Dataset[Any]):
         batch: Batch = item
         return batch
 
-    def build(self, clips: Sequence[BatchClip], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
+    def build(self, clips: Sequence[ViewPlan], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
         """The batch of all processes' B clips.
 
         regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the teacher's of all clips, which
@@ -109,7 +101,7 @@ class BatchSource(Dataset[Any]):
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         query, reference = (embeddings[rows].float() for rows in pairs.T)
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
-        repeats = self._config.train.repeat_short_clips
+        repeats, most = self._config.train.repeat_short_clips, self._config.views.num_frames
         return Batch(
             regions=regions,
             labels=labels,
@@ -117,9 +109,11 @@ class BatchSource(Dataset[Any]):
             pair_index=pairs,
             first_row=first_row,
             video_ids=tuple(clip.video_id for clip in clips),
-            view_index=torch.tensor([clip.view_index for clip in clips]),
+            view_index=torch.tensor([clip.index for clip in clips]),
             source_ids=torch.tensor(sources),
-            num_frames=None if repeats else torch.tensor([clip.num_frames for clip in clips]),
+            num_frames=None
+            if repeats
+            else torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips]),
         )
 
     def __getstate__(self) -> dict[str, object]:

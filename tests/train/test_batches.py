@@ -136,11 +136,9 @@ def unit(batch: Batch) -> Batch:
 
 def donors_of(data: CachedViews, batch: Batch) -> list[tuple[int, str]]:
     """Row of the batch and donor, for its clips that have one."""
-    rows = [
-        next(row for row in data._rows[video_id] if row.view_index == index)
-        for video_id, index in zip(batch.video_ids, batch.view_index.tolist(), strict=True)
-    ]
-    return [(number, row.donor_id) for number, row in enumerate(rows) if row.donor_id]
+    clips = zip(batch.video_ids, batch.view_index.tolist(), strict=True)
+    donors = [data._donors[video_id][index] for video_id, index in clips]
+    return [(number, donor_id) for number, donor_id in enumerate(donors) if donor_id]
 
 
 def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
