@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bench.table import ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import embed_in_batches, region_embedder
+from hapvr.networks.extract import embed_by_networks, region_embedder
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision, Weights
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
@@ -52,7 +52,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
             yield str(number), crops(jpegs, backbone.crop_px)
 
     def whole() -> None:
-        for _, regions in embed_in_batches(clips(), embed):
+        for _, (regions,) in embed_by_networks(clips(), [embed]):
             regions.numpy()
 
     @torch.inference_mode()

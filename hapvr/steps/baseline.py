@@ -25,7 +25,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import choose_device, embed_by_networks, region_embedder
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.weights import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
@@ -182,7 +182,7 @@ def calibrate_on_edits(
         embed = region_embedder(backbone, whitening, device)
         edits: list[tuple[str, Tensor]] = []
         clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
-        for video_id, regions in embed_in_batches(clips, embed):
+        for video_id, (regions,) in embed_by_networks(clips, [embed]):
             edits.append((video_id, network.embed(regions.float().to(device))))
             progress(len(edits), len(edited) * (EDITS.num_weak + EDITS.num_strong))
         if not edits:

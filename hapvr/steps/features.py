@@ -23,7 +23,7 @@ from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder, separate_extras
+from hapvr.networks.extract import choose_device, embed_by_networks, region_embedder, separate_extras
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
@@ -77,7 +77,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 times.append(video.timestamps_s)
                 yield video_id, crops(video.jpegs, backbone.crop_px)
 
-        for video_id, values in embed_in_batches(clips(), embed):
+        for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *extras = separate_extras(values, extras_dims)
             yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))

@@ -20,7 +20,7 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.model.published import PCA, read_archive
 from hapvr.networks.backbone import Backbone, center_crop, decode_frames, load_backbone
-from hapvr.networks.extract import choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import choose_device, embed_by_networks, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
     STAGE,
@@ -182,7 +182,7 @@ def _sample_regions(project: Project, shards: list[str], backbone: Backbone, pro
     embed = region_embedder(backbone, None, choose_device(config.device))
     regions: list[Tensor] = []
     num_done = 0
-    for _, values in embed_in_batches(clips(), embed):
+    for _, (values,) in embed_by_networks(clips(), [embed]):
         regions.append(values.flatten(0, 1))
         num_done += len(values)
         progress(num_done, wanted)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Mask, PackedVideos, pad_to_min_frames
-from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
+from hapvr.model.clips import Mask, pad_to_min_frames
+from hapvr.model.family import FrameVectorNetwork, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
 from hapvr.model.settings import (
@@ -224,16 +223,6 @@ class VvsNetwork(FrameVectorNetwork):
         shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
         return shaped if dtype is None else shaped.to(dtype)
 
-    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
-        first, second = query[:, :, 0].float(), reference[:, :, 0].float()
-        frame = torch.einsum("qtd,nsd->qnts", F.normalize(first, dim=-1), F.normalize(second, dim=-1))
-        video = _video_vectors(first) @ _video_vectors(second).T
-        return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
-
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
-        return PackedVideos.from_videos([_video_vectors(video[None, :, 0].float())[:, None] for video in videos])
-
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
         """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
@@ -304,8 +293,3 @@ class VvsNetwork(FrameVectorNetwork):
         logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
         kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
         return doubled(kept if len(kept) else every)
-
-
-def _video_vectors(frames: Tensor) -> Tensor:
-    """Unit vectors [N, D] of weighted frame vectors [N, T, D]."""
-    return F.normalize(frames.sum(1), dim=-1)
