@@ -68,18 +68,6 @@ FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
 
 
 @dataclass(frozen=True)
-class RankShard:
-    """The rows of a batch that this process compared, where several processes share a batch.
-
-    first_row: the first of these rows. add_up: [] -> [], the sum over all processes, which passes gradients on. The
-    defaults are those of a process that compares the whole batch.
-    """
-
-    first_row: int = 0
-    add_up: Callable[[Tensor], Tensor] = lambda value: value
-
-
-@dataclass(frozen=True)
 class ObjectiveOutput:
     """total: [], to be minimised; terms: unweighted values [] by name; counts: rows that were ranked and left out."""
 
@@ -114,17 +102,19 @@ class Objective:
         labels: Tensor,
         frame_labels: Tensor | None = None,
         pair_index: Tensor | None = None,
-        shard: RankShard | None = None,
+        *,
+        first_row: int = 0,
+        add_up: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> ObjectiveOutput:
         """Total and terms for all pairs of B clips.
 
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
         pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
-        gathered and ranked. Both may be None if frame_ap_weight is 0. shard: given if the frame similarities
-        [b, B, T, T'] and the pairs are of some rows only; the video similarities are always of all rows.
+        gathered and ranked. Both may be None if frame_ap_weight is 0. The video similarities are always of all
+        rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
+        first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
         video = to_unit_interval(similarities.video)
-        shard = shard or RankShard()
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
         compute: dict[str, Callable[[], Tensor]] = {
@@ -134,17 +124,17 @@ class Objective:
             ),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: shard.add_up(similarities.regularization),
+            "regularization": lambda: add_up(similarities.regularization),
         }
         counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(others)}
         if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
             different = pair_index[:, 0] != pair_index[:, 1]
             pairs, row_labels = pair_index[different], frame_labels[different]
-            rows = similarities.frame[pairs[:, 0] - shard.first_row, pairs[:, 1]]
+            rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
             num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
             ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
-            part = ranked_rows / shard.add_up(ranked_rows).clamp(min=1)
-            compute["frame_ap"] = lambda: shard.add_up(self._frame_loss(rows, row_labels) * part)
+            part = ranked_rows / add_up(ranked_rows).clamp(min=1)
+            compute["frame_ap"] = lambda: add_up(self._frame_loss(rows, row_labels) * part)
             counts |= {"frame_rows": num_rows, "frame_rows_without_positives": without}
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))

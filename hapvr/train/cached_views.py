@@ -12,6 +12,7 @@ from hapvr.data.shards import Shard
 from hapvr.data.views import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.errors import DataError
 from hapvr.networks.views import ViewPlan, donor_groups
+from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch, BatchSource
 
@@ -36,8 +37,9 @@ class CachedViews(BatchSource):
         self._num_frames = {}
         self._donors: dict[str, list[str]] = {}
         groups: list[list[str]] = []
-        # Values of different backbones, crops or whitenings do not compare.
-        features = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
+        # Values of different backbones, crops or whitenings do not compare, nor with those of benchmarks.
+        first = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
+        features = {**first, "whitening": load_whitening(root).sha256}
         drawn = {"drawing": DRAWING_VERSION, "views": config.views.model_dump(mode="json"), "features": features}
         for number, key in enumerate(self._shard_keys):
             views = Shard(root, VIEWS_STAGE, key)
