@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,9 @@ class Inert:
         self.state = dict(state) if isinstance(state, dict) else {}
 
 
-@dataclass(frozen=True)
-class Archive:
-    """tensors: of the network, by published name. recorded: settings that the file holds. inert: names of classes and functions
-    in the file, none of them run."""
-
-    tensors: dict[str, Tensor]
-    recorded: dict[str, Any]
-    inert: tuple[str, ...]
-
-
-def read_archive(file: Path) -> Archive:
-    """Read a .pth or .pt, a .safetensors or a .npz file; tensors come on the CPU.
+def read_archive(file: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by published name; settings that
+    the file holds; and the classes and functions that it names, none of which is run.
 
     Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
     a file that is missing, no regular file, of another format, or names something that torch refuses even so.
@@ -130,7 +120,7 @@ def read_archive(file: Path) -> Archive:
             if isinstance(value, Tensor) and value.layout == torch.strided
         }
         if tensors:
-            return Archive(tensors, _plain_values(content.get("args")), tuple(names))
+            return tensors, _plain_values(content.get("args")), names
     raise DataError(f"import: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
 
 
@@ -155,39 +145,20 @@ def own_name(published: str) -> tuple[str, str]:
     return "", ""
 
 
-@dataclass(frozen=True)
-class ImportReport:
-    """What an import found and did.
-
-    release: "hap-vr", "s2vs" (also DnS students), "visil" or "vvs"; tensors: our name of each published tensor; ignored:
-    tensors that are not weights of the network; recorded: settings that the file holds; inert: classes that the file
-    names, which were not loaded; notes: what a reader should know about the scores; sha256: of the file.
-    """
-
-    release: str
-    tensors: Mapping[str, str]
-    ignored: tuple[str, ...]
-    recorded: Mapping[str, Any]
-    inert: tuple[str, ...]
-    notes: tuple[str, ...]
-    sha256: str
-
-    def as_metadata(self) -> dict[str, Any]:
-        """As JSON can hold it, for `save_network`."""
-        return asdict(self)
-
-
 def import_released(
     file: Path, *, dims: int | None = None, symmetric_chamfer: bool = False
-) -> tuple[VideoNetwork, ImportReport]:
+) -> tuple[VideoNetwork, dict[str, Any]]:
     """Read a released checkpoint of any family. Its tensors tell architecture and sizes; no code in it is run.
+
+    Returns the network and a report, as JSON can hold it: release, "hap-vr", "s2vs" (also DnS students), "visil" or "vvs";
+    tensors, our name of each published tensor; ignored, those that are not weights of the network; recorded, settings
+    that the file holds; inert, classes that it names, which were not loaded; notes on the scores; sha256 of the file.
 
     dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like
     those of ViSiL_v. Raises DataError, which names each tensor that does not fit.
     """
-    archive = read_archive(file)
-    state = archive.tensors
-    ignored = tuple(name for name in state if name.startswith(IGNORED))
+    state, recorded, inert = read_archive(file)
+    ignored = [name for name in state if name.startswith(IGNORED)]
     found = {name: own_name(name) for name in state if name not in ignored}
     names = {name: own for name, (own, _) in found.items()}
     shown = {release for _, release in found.values()} - {""}
@@ -212,7 +183,7 @@ def import_released(
             settings = _vvs_settings(weights)
             extras_dims = weights["distractor.layer1.weight"].shape[1] if settings.distractor_discrimination else 0
         else:
-            settings, notes = _settings(release, weights, archive.recorded, symmetric=symmetric_chamfer)
+            settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
         network = build_family(
             settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims, generator=torch.Generator()
         )
@@ -225,8 +196,8 @@ def import_released(
     if mismatches := describe_mismatches(network.state_dict(), weights, published):
         raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
-    report = ImportReport(release, names, ignored, archive.recorded, archive.inert, tuple(notes), file_sha256(file))
-    return network.eval(), report
+    report = {"release": release, "tensors": names, "ignored": ignored, "recorded": recorded, "inert": inert}
+    return network.eval(), report | {"notes": notes, "sha256": file_sha256(file)}
 
 
 def _settings(

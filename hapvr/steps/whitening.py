@@ -115,7 +115,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS has, 512 of another file. Raises
     DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has.
     """
-    arrays = read_archive(file).tensors
+    arrays = read_archive(file)[0]
     of_vvs = any(name.startswith(PCA) for name in arrays)
     names = [f"{PCA}{part}" for part in ("mean", "denominator", "components")] if of_vvs else ["mean", "d", "V"]
     mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
