@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.losses.rows import mean_where
-from hapvr.model.settings import COMPARATOR_STEP
+from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 
 WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
@@ -57,10 +57,7 @@ def saliency_labels(refined: Tensor, *, num_frames: int, rule: Literal["clipped"
         salient = (best > threshold) | (best == best.amax(-1, keepdim=True))
     else:
         salient = best > best.mean(-1, keepdim=True)
-    seen = num_frames
-    while seen < COMPARATOR_STEP:
-        seen *= 2
-    rows = torch.arange(num_frames, device=refined.device) * refined.shape[1] // seen
+    rows = torch.arange(num_frames, device=refined.device) * refined.shape[1] // doubled_length(num_frames)
     return salient[:, rows].to(refined.dtype)
 
 

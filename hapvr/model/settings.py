@@ -113,6 +113,13 @@ COMPARATOR_REACH = 8
 """Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
 
 
+def doubled_length(length: int, least: int = COMPARATOR_STEP) -> int:
+    """How many frames the comparator sees of a clip that is repeated as a whole while it has fewer than `least`."""
+    while length < least:
+        length *= 2
+    return length
+
+
 def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
     """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept.
 

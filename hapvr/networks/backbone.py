@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.settings import BackboneConfig
@@ -110,19 +110,22 @@ def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
 def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
     """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
     try:
-        backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
-    except (ArgumentError, AssertionError, AttributeError, RuntimeError, ValueError) as error:
+        found = backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)).shape[1]
+        said = f"{found} regions"
+    except (AssertionError, AttributeError, RuntimeError, ValueError) as error:
+        found, said = 0, str(error).splitlines()[0][:200]
+    if found != config.num_regions:
         raise ConfigError(
             f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
-            f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"
-        ) from error
+            f"({said}); set backbone.crop_px to 224 or to what the network was made for"
+        )
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     """L3-iMAC: feature maps to unit region vectors.
 
     maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over channels, concatenated, and L2-normalised.
-    Returns [B, 9, sum C_l]. Raises ArgumentError as `pooled_maps` does.
+    Returns [B, 9, sum C_l].
     """
     vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
@@ -140,14 +143,14 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
 
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ArgumentError for maps that give no 3 x 3
-    regions.
+    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ValueError for maps that give no 3 x 3 regions.
     """
     vectors = []
-    for number, one in enumerate(maps):
+    for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
         regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        require_grid(number, one, regions)
+        if regions.shape[-2:] != GRID:
+            raise ValueError(f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions")
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
 
@@ -170,7 +173,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
 
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
-    half its size and half that stride to 3 x 3. Raises ArgumentError if a map does not give 3 x 3 regions.
+    half its size and half that stride to 3 x 3.
     """
     pooled = []
     for stage, feature_map in enumerate(maps):
@@ -178,18 +181,8 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         if regions.shape[-2:] != GRID:
             kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        require_grid(stage, feature_map, regions)
         pooled.append(regions.float())
     return pooled
-
-
-def require_grid(number: int, one: Tensor, regions: Tensor) -> None:
-    """Raise ArgumentError unless the regions of a map are 3 x 3."""
-    if regions.shape[-2:] != GRID:
-        raise ArgumentError(
-            f"regions: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted {GRID}; "
-            "use square frames of 224 px or a similar multiple of 32"
-        )
 
 
 def region_kernel(stage: int, side_px: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from hapvr.model.settings import (
     SaliencySettings,
     TopicSettings,
     VvsSettings,
+    doubled_length,
 )
 from hapvr.model.similarity import frame_similarity
 
@@ -116,13 +117,6 @@ class DistractorNetwork(nn.Module):
         hidden = self.dropout(torch.relu(self.layer2(hidden)))
         logits: Tensor = self.layer3(hidden).squeeze(-1)
         return logits / self.temperature
-
-
-def doubled(frames: Tensor) -> Tensor:
-    """The frames, repeated as a whole while they are fewer than four. frames: [T, ...], T >= 1."""
-    while len(frames) < COMPARATOR_STEP:
-        frames = torch.cat([frames, frames])
-    return frames
 
 
 class TopicGuidance(nn.Module):
@@ -287,9 +281,10 @@ class VvsNetwork(FrameVectorNetwork):
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
         """Indices int64 [T''] of the frames that are embedded, in order, repeated as a whole while they are fewer than four."""
         every = torch.arange(len(regions), device=regions.device)
-        if self.distractor is None:
-            return doubled(every)
-        assert pooled is not None  # `embed` takes it from the features
-        logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-        kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
-        return doubled(kept if len(kept) else every)
+        kept = every
+        if self.distractor is not None:
+            assert pooled is not None  # `embed` takes it from the features
+            logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+            confident = torch.sigmoid(logits) > KEPT_CONFIDENCE
+            kept = every[confident] if confident.any() else every
+        return kept.repeat(doubled_length(len(kept)) // len(kept))
