@@ -86,7 +86,7 @@ def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tens
     return products.amax(-1).mean(-1)
 
 
-CHUNK_FRAMES = 64
+CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""
 
 KEPT_CONFIDENCE = 0.5
