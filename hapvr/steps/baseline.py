@@ -214,7 +214,7 @@ def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> I
         drawer = ViewDrawer(open_frames(project, key).read, config=EDITS, size_px=size_px)
         for video_id, plans in plan_cached_views(videos, EDITS).items():
             for plan in plans:
-                yield video_id, drawer.draw(plan)[1].frames
+                yield video_id, drawer.draw(plan).frames
 
 
 @torch.inference_mode()
