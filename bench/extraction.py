@@ -17,7 +17,7 @@ import torch
 
 from bench.table import ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import embed_in_batches, region_embedder
+from hapvr.networks.extract import embed_by_networks, region_embedder
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision, Weights
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
@@ -53,7 +53,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
             yield str(number), crops(jpegs, backbone.crop_px)
 
     def whole() -> None:
-        for _ in embed_in_batches(clips(), embed):
+        for _ in embed_by_networks(clips(), [embed]):
             pass
 
     @torch.inference_mode()

@@ -25,8 +25,6 @@ from safetensors.numpy import load_file
 from hapvr.steps.project import Project
 
 STAGES = ("frames", "features", "training_views", "pseudo_labels")
-UNPINNED = {"operations"}
-"""Columns that describe how a row was made."""
 NUM_SEARCHES = 50
 
 
@@ -34,7 +32,7 @@ def digest_of_table(path: Path) -> str:
     """SHA-256 over the values of every column of a Parquet file, by column name."""
     digest = hashlib.sha256()
     table = pq.read_table(path)
-    for name in sorted(set(table.column_names) - UNPINNED):
+    for name in sorted(table.column_names):
         column = table.column(name).combine_chunks()
         kind = column.type
         digest.update(f"{name}:{kind}:".encode())

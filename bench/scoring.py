@@ -19,9 +19,8 @@ from torch.nn import functional as F
 
 from bench.plain_step import attend, compare, frame_similarity
 from bench.table import ratio, show, take_turns
-from hapvr.model.clips import Limits, PackedVideos
+from hapvr.model.clips import PackedVideos
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import score_packed
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
@@ -71,8 +70,7 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
             PackedVideos.from_videos([network.embed(video, dtype=dtype) for video in part])
             for part in (queries, references)
         ]
-        limits, comparator = Limits.for_device(device), network.comparator.in_dtype(dtype)
-        return score_packed(network, *packed, limits=limits, comparator=comparator)
+        return network.packed_scorer(dtype=dtype)(*packed)
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     works: dict[str, Callable[[], object]] = {"plain": plain}

@@ -19,10 +19,9 @@ from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import Validator
 from hapvr.steps.project import Project
-from hapvr.train.loop import Trainer, TrainingStoppedError
+from hapvr.train.loop import Trainer
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
-STOPPED = 3
 REPORT_EVERY_S = 5.0
 
 
@@ -63,7 +62,7 @@ def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
 
 
 def main() -> int:
-    """0: done; 1: failed; 3: stopped on request, with a checkpoint."""
+    """0: done; 1: failed, or stopped on request, with a checkpoint."""
     parser = argparse.ArgumentParser(prog="hapvr.trainer", description="Train in a prepared run folder.")
     parser.add_argument("--run-folder", type=Path, required=True)
     parser.add_argument("--project-folder", type=Path, required=True)
@@ -118,7 +117,7 @@ def main() -> int:
             if progress is not None:
                 progress.message(str(error))
                 (folder / FAILURE_NAME).write_text(str(error), encoding="utf-8")
-            return STOPPED if isinstance(error, TrainingStoppedError) else 1
+            return 1
     return 0
 
 

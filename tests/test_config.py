@@ -26,7 +26,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             {"backbone": {"weights": {"source": "file", "pth": "x"}}},
             "backbone.weights: unknown key 'pth'; allowed here: path, seed, source",
         ),
-        ({"teacher": {"weights": {"source": "torchscript"}}}, "source torchscript needs a `path`"),
+        ({"teacher": {"weights": {"source": "file"}}}, "source file needs a `path`"),
         ({"sampling": {"fps": 0}}, "sampling.fps: Input should be greater than 0"),
         ({"pseudo_labels": {"top_rate": 0.7, "bottom_rate": 0.5}}, "must be at most 1, got 1.2"),
         (
@@ -164,7 +164,7 @@ def test_shipped_backbones_extend_any_configuration(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each preset names the networks alone, in words that the configuration takes."""
-    monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchscript.pt")
+    monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchvision.pt")
     own = MINIMAL | {"extends": str(path)}
     assert load_config(write(tmp_path / "own.yaml", own)).sources[0].name == "a"
     assert yaml.safe_load(path.read_text(encoding="utf-8")).keys() <= {"backbone", "teacher", "whitening"}

@@ -14,9 +14,8 @@ from safetensors.torch import save_file
 
 from hapvr.benchmark.hdf5 import survey_hdf5
 from hapvr.config_file import load_config
-from hapvr.errors import ConfigError, DamagedError, DataError, WeightsUnavailableError
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
-from hapvr.networks.weights import load_torchscript
 from hapvr.serving.tokens import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
@@ -44,7 +43,6 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
         (load_config, ConfigError),
         (survey_hdf5, DamagedError),
         (read_tokens, ConfigError),
-        (load_torchscript, WeightsUnavailableError),
     ]
     for read, error in readers:
         with pytest.raises(error, match=r"no(t a)? (regular )?file"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import math
 import string
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
-from torchvision.transforms import v2
+from torchvision.transforms import RandomResizedCrop, v2
 from torchvision.transforms.v2 import functional
 
 from hapvr.augment.settings import AugmentConfig
@@ -26,11 +25,14 @@ NO_SOURCE = -1
 WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
 """Parts of a frame's area (S2VS, Table 11)."""
 
-MIN_ASPECT, MAX_ASPECT = 3 / 4, 4 / 3
-CROP_ATTEMPTS = 10
+ASPECTS = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
 RANDAUGMENT_MAGNITUDE = 9
 VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
+
+
+Where = tuple[int, str, int]
+"""Seed, video id and index of a view: what seeds its draws."""
 
 
 @dataclass(frozen=True)
@@ -38,61 +40,56 @@ class View:
     """A training clip made from one video's sampled frames.
 
     frames: [T, 3, S, S] uint8 RGB. source_index: [T] int64, the video's frame behind each frame, or NO_SOURCE.
-    strength: weak or strong. operations: what was done, in order, with its parameters.
+    operations: what was done, in order, with its parameters.
     """
 
     frames: Tensor
     source_index: Tensor
-    strength: Literal["weak", "strong"]
     operations: tuple[str, ...]
 
 
-def weak_view(
-    frames: Tensor, window: Indices, *, num_frames: int, size_px: int, seed: int, video_id: str, view_index: int
-) -> View:
-    """A random temporal crop with a mild spatial crop and flip (method 4).
-
-    frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
-    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames.
-    Equal arguments give equal bytes.
-    """
-    rng = numpy_rng(seed, video_id, "weak", view_index)
-    indices = crop_or_loop(window, num_frames=num_frames, rng=rng)
-    clip, cropped = _crop(frames, indices, size_px, WEAK_CROP_SCALE, rng)
-    return View(clip, torch.from_numpy(indices), "weak", ("temporal_crop", *cropped))
-
-
-def strong_view(
+def draw_view(
     frames: Tensor,
     window: Indices,
+    where: Where,
     *,
+    strength: Literal["weak", "strong"],
     num_frames: int,
     size_px: int,
     config: AugmentConfig,
-    seed: int,
-    video_id: str,
-    view_index: int,
 ) -> View:
-    """A temporal augmentation, a strong crop and flip, RandAugment on the clip, overlays and blur on frames (method 4).
+    """A clip of a video (method 4); equal arguments give equal bytes.
 
-    Arguments as for `weak_view`. Video in video needs a second video: see `video_in_video`.
+    A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has a temporal augmentation, a strong
+    crop and flip, RandAugment on the clip, overlays and blur on frames. Video in video needs a second video: see
+    `video_in_video`.
+
+    frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
+    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames.
     """
-    rng = numpy_rng(seed, video_id, "strong", view_index)
+    seed, video_id, index = where
+    rng = numpy_rng(seed, video_id, strength, index)
+    if strength == "weak":
+        indices = crop_or_loop(window, num_frames=num_frames, rng=rng)
+        clip, cropped = _crop(frames, indices, size_px, WEAK_CROP_SCALE, rng)
+        return View(clip, torch.from_numpy(indices), ("temporal_crop", *cropped))
     indices, moved = draw_temporal(window, num_frames=num_frames, rng=rng, enabled=config.temporal)
     clip, cropped = _crop(frames, indices, size_px, STRONG_CROP_SCALE, rng)
     operations = config.randaugment_operations
     if operations:
-        clip = rand_augment(clip, operations, seed=derive_seed(seed, video_id, "rand_augment", view_index))
+        clip = rand_augment(clip, operations, seed=derive_seed(seed, video_id, "rand_augment", index))
     clip, drawn = draw_overlays(clip, rng=rng) if config.overlays else (clip, ())
     done = (moved, *cropped, f"rand_augment(n={operations}, m={RANDAUGMENT_MAGNITUDE})", *drawn)
-    return View(clip, torch.from_numpy(np.maximum(indices, NO_SOURCE)), "strong", done)
+    return View(clip, torch.from_numpy(np.maximum(indices, NO_SOURCE)), done)
 
 
 def _crop(
     frames: Tensor, indices: Indices, size_px: int, scale: tuple[float, float], rng: np.random.Generator
 ) -> tuple[Tensor, tuple[str, ...]]:
     """The indexed frames, cropped, scaled and perhaps mirrored alike; frames without a source become black or noise."""
-    top, left, height, width = draw_crop(frames.shape[2], frames.shape[3], scale=scale, rng=rng)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**62)))
+        top, left, height, width = RandomResizedCrop.get_params(frames, list(scale), list(ASPECTS))
     flip = bool(rng.random() < FLIP_PROBABILITY)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
     clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
@@ -108,26 +105,6 @@ def _crop(
     return clip, (cropped, "flip") if flip else (cropped,)
 
 
-def draw_crop(
-    height_px: int, width_px: int, *, scale: tuple[float, float], rng: np.random.Generator
-) -> tuple[int, int, int, int]:
-    """Top, left, height and width of a rectangle with `scale` of the area and an aspect ratio of 3/4..4/3 (Inception's crop).
-
-    If none is found in ten draws, as in very long frames, the largest one allowed around the centre.
-    """
-    for _ in range(CROP_ATTEMPTS):
-        area = height_px * width_px * rng.uniform(*scale)
-        aspect = math.exp(rng.uniform(math.log(MIN_ASPECT), math.log(MAX_ASPECT)))
-        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < width <= width_px and 0 < height <= height_px:
-            top = int(rng.integers(height_px - height + 1))
-            left = int(rng.integers(width_px - width + 1))
-            return top, left, height, width
-    width = min(width_px, max(1, round(height_px * MAX_ASPECT)))
-    height = min(height_px, max(1, round(width_px / MIN_ASPECT)))
-    return (height_px - height) // 2, (width_px - width) // 2, height, width
-
-
 def rand_augment(frames: Tensor, num_operations: int, *, seed: int) -> Tensor:
     """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape.
 
@@ -140,18 +117,13 @@ def rand_augment(frames: Tensor, num_operations: int, *, seed: int) -> Tensor:
     return augmented
 
 
-def takes_donor(*, config: AugmentConfig, seed: int, video_id: str, view_index: int) -> bool:
-    """Whether this strong view is to get a donor pasted on it, by `config.video_in_video_probability`."""
-    draw = numpy_rng(seed, video_id, "takes_donor", view_index).random()
-    return bool(draw < config.video_in_video_probability)
-
-
-def video_in_video(host: View, donor: View, *, seed: int, video_id: str, view_index: int) -> View:
+def video_in_video(host: View, donor: View, where: Where) -> View:
     """The donor pasted small upon the host, at one random place in all frames; its side is VIDEO_IN_VIDEO_SCALE of the frame's.
 
-    Both have equal shapes [T, 3, S, S]. video_id, view_index: the host's. The result keeps the host's source_index.
+    Both have equal shapes [T, 3, S, S]. where: of the host. The result keeps the host's source_index.
     """
-    rng = numpy_rng(seed, video_id, "video_in_video", view_index)
+    seed, video_id, index = where
+    rng = numpy_rng(seed, video_id, "video_in_video", index)
     size_px = host.frames.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(*VIDEO_IN_VIDEO_SCALE)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))

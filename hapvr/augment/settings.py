@@ -41,3 +41,9 @@ class ViewsConfig(Settings):
     def window_of(self, index: int) -> int:
         """The number of the window that a cached view is cut from; weak views have the first indices."""
         return (index if index < self.num_weak else index - self.num_weak) % self.num_windows
+
+    def indices_of(self, window: int) -> tuple[list[int], list[int]]:
+        """The weak and the strong cached views that are cut from a window."""
+        weak, strong = range(self.num_weak), range(self.num_weak, self.num_weak + self.num_strong)
+        first, second = ([index for index in views if self.window_of(index) == window] for views in (weak, strong))
+        return first, second

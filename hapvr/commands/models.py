@@ -81,8 +81,8 @@ def import_(
         result = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
     else:
         network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
-        save_network(network, out, metadata={"import": report.as_metadata()})
-        result = {"folder": str(out), "settings": network.scoring_settings(), **report.as_metadata()}
+        save_network(network, out, metadata={"import": report})
+        result = {"folder": str(out), "settings": network.scoring_settings(), **report}
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 
 

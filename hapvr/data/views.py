@@ -1,4 +1,4 @@
-"""View shards: one row per augmented clip, the views of a video contiguous and one row group.
+"""View shards: one row per augmented clip, the views of a video contiguous, weak ones first, and one row group.
 
 `training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
 for row, of which training makes the ternary labels of the frames of each pair of clips.
@@ -6,9 +6,7 @@ for row, of which training makes the ternary labels of the frames of each pair o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,50 +22,28 @@ if TYPE_CHECKING:
 
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
-DRAWING_VERSION = 2
-"""Changes with the rules by which clips are drawn; views of another version are made again. 2: several windows of each
-video, donors in fixed groups."""
+DRAWING_VERSION = 3
+"""Changes with the rules by which clips are drawn; views of another version are made again. 3: crops of torchvision."""
 
-
-ROW_COLUMNS = ("video_id", "view_index", "strength", "operations", "donor_id", "source_index")
-
-
-@dataclass(frozen=True)
-class ViewRow:
-    """What a view is: its index among the video's views, strength, operations, donor video ("" if none), source frames [T]."""
-
-    video_id: str
-    view_index: int
-    strength: str
-    operations: tuple[str, ...]
-    donor_id: str
-    source_index: tuple[int, ...]
+INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
+"""Sampled frames of the video."""
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
     """The columns of a view shard whose tensors are `column` of this shape, fp16."""
     return (
         pa.field("video_id", pa.string(), nullable=False),
-        pa.field("view_index", pa.int32(), nullable=False),
-        pa.field("strength", pa.string(), nullable=False),
-        pa.field("operations", pa.string(), nullable=False),
         pa.field("donor_id", pa.string(), nullable=False),
-        pa.field("source_index", pa.list_(pa.int32()), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
     )
 
 
-def view_columns(rows: Sequence[ViewRow], values: npt.NDArray[np.floating]) -> Columns:
-    """The views of one video, column by column in the order of `view_fields`. values: [V, *shape]."""
-    return (
-        [row.video_id for row in rows],
-        [row.view_index for row in rows],
-        [row.strength for row in rows],
-        [json.dumps(row.operations) for row in rows],
-        [row.donor_id for row in rows],
-        [row.source_index for row in rows],
-        values,
-    )
+def view_columns(video_id: str, donors: Sequence[str], values: npt.NDArray[np.floating]) -> Columns:
+    """The views of one video, column by column in the order of `view_fields`.
+
+    donors: of each view the video that is combined with it, "" for none. values: [V, *shape].
+    """
+    return [video_id] * len(donors), donors, values
 
 
 class ViewFile:
@@ -80,16 +56,12 @@ class ViewFile:
         self.extras_dims: int = settings.get(EXTRAS_SETTING, 0)
         """C of the pooled vectors, 0 without any."""
         self._part = frame_part(shard, settings, extras=extras)
+        self.donors: dict[str, list[str]] = {}
+        """Of each view of a video the one that is combined with it, "" for none."""
         with shard.corruption_errors():
-            self.rows = [
-                ViewRow(
-                    **row
-                    | {"operations": tuple(json.loads(row["operations"])), "source_index": tuple(row["source_index"])}
-                )
-                for row in file.read(columns=list(ROW_COLUMNS)).to_pylist()
-            ]
-            (tensors,) = set(file.schema_arrow.names) - set(ROW_COLUMNS)
-        self._values = VideoRows(shard, [tensors], file=file, places=index.places())
+            for row in file.read(columns=["video_id", "donor_id"]).to_pylist():
+                self.donors.setdefault(row["video_id"], []).append(row["donor_id"])
+        self._values = VideoRows(shard, file.schema_arrow.names[2:], file=file, places=index.places())
 
     @property
     def dims(self) -> int:
@@ -102,7 +74,7 @@ class ViewFile:
         return self._values.video_ids
 
     def read(self, video_id: str) -> Tensor:
-        """All views of a video: [V, *shape] fp16, in view_index order; [V, T, R + k, D] with extras."""
+        """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
         return torch.from_numpy(self._values.tensors(video_id, part=self._part))

@@ -12,13 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hapvr.losses.rows import (
-    check_similarities,
-    differences,
-    mean_over_positives,
-    mean_over_rows,
-    mean_where,
-)
+from hapvr.losses.rows import mean_of_compared, mean_over_positives, mean_where, widened
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
@@ -40,54 +34,36 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the
     paper sets rho to 5.
     """
-    if similarity.shape[:-1].numel() == 1:
-        return _of_one_row(check_similarities(similarity, labels).flatten(), labels.flatten(), delta=delta, rho=rho)
 
-    def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
-        difference = differences(rows)
-        # Entry (i, i) has difference 0 and so never counts as a positive above itself.
-        above = ((difference > 0) & (row_labels > 0).unsqueeze(-2)).sum(-1)
-        reach = quadlinear(difference, delta=delta).masked_fill((row_labels >= 0).unsqueeze(-2), 0).sum(-1)
+    def compare(difference: Tensor, others: Tensor) -> Tensor:
+        above = ((difference > 0) & (others > 0)).sum(-1)
+        reach = quadlinear(difference, delta=delta).masked_fill(others >= 0, 0).sum(-1)
         ratio = reach / (1 + rho * above)
-        return mean_over_positives(ratio / (1 + ratio), row_labels)
+        return ratio / (1 + ratio)
 
-    return mean_over_rows(row_loss, similarity, labels)
-
-
-def _of_one_row(similarity: Tensor, labels: Tensor, *, delta: float, rho: float) -> Tensor:
-    """The same of one row [N] with P positives, in memory of P N instead of N N: a whole batch can be one row."""
-    positives, negatives = similarity[labels > 0], similarity[labels < 0]
-    reach = quadlinear(negatives - positives[:, None], delta=delta).sum(-1)
-    above = (positives > positives[:, None]).sum(-1)
-    ratio = reach / (1 + rho * above)
-    return (ratio / (1 + ratio)).sum() / max(len(positives), 1)
+    return mean_of_compared(compare, similarity, labels)
 
 
 def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) -> Tensor:
     """Smooth-AP (Brown et al., ECCV 2020): ranks by sigmoids of differences instead of steps."""
 
-    def row_loss(rows: Tensor, row_labels: Tensor) -> Tensor:
-        above = torch.sigmoid(differences(rows) / temperature)
-        own = torch.eye(rows.shape[-1], dtype=torch.bool, device=rows.device)
-        positives = above.masked_fill(own | (row_labels <= 0).unsqueeze(-2), 0).sum(-1)
-        negatives = above.masked_fill((row_labels >= 0).unsqueeze(-2), 0).sum(-1)
-        return mean_over_positives(negatives / (1 + positives + negatives), row_labels)
+    def compare(difference: Tensor, others: Tensor) -> Tensor:
+        above = torch.sigmoid(difference / temperature)
+        positives, negatives = (above.masked_fill(others != kind, 0).sum(-1) for kind in (1, -1))
+        return negatives / (1 + positives + negatives)
 
-    return mean_over_rows(row_loss, similarity, labels)
+    return mean_of_compared(compare, similarity, labels)
 
 
-def quantized_ap(
-    similarity: Tensor, labels: Tensor, *, num_bins: int = 20, lowest: float = 0.0, highest: float = 1.0
-) -> Tensor:
+def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> Tensor:
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
 
-    num_bins centres are evenly spaced from highest to lowest, both included. An entry is shared between its two nearest
-    centres; an entry beyond the ends belongs to the end.
+    num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an
+    entry beyond the ends belongs to the end.
     """
-    rows = check_similarities(similarity, labels)
-    width = (highest - lowest) / (num_bins - 1)
-    centres = torch.linspace(highest, lowest, num_bins, dtype=rows.dtype, device=rows.device)
-    distance = (rows.clamp(lowest, highest).unsqueeze(-1) - centres).abs()
+    rows, width = widened(similarity), 1 / (num_bins - 1)
+    centres = torch.linspace(1, 0, num_bins, dtype=rows.dtype, device=rows.device)
+    distance = (rows.clamp(0, 1).unsqueeze(-1) - centres).abs()
     shares = (1 - distance / width).clamp(min=0).masked_fill((labels == 0).unsqueeze(-1), 0)
     positives = shares.masked_fill((labels <= 0).unsqueeze(-1), 0).sum(-2)
     ranked = shares.sum(-2).cumsum(-1)
@@ -98,15 +74,13 @@ def quantized_ap(
     return mean_where(1 - average_precision, found > 0)
 
 
-def fast_ap(
-    similarity: Tensor, labels: Tensor, *, num_bins: int = 10, lowest: float = 0.0, highest: float = 1.0
-) -> Tensor:
+def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
     """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
 
     On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
     `quantized_ap` with a centre more than intervals; only the customary resolution differs.
     """
-    return quantized_ap(similarity, labels, num_bins=num_bins + 1, lowest=lowest, highest=highest)
+    return quantized_ap(similarity, labels, num_bins=num_bins + 1)
 
 
 def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
@@ -115,13 +89,11 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
     Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
     the interpolation step. Ties rank in row order.
     """
-    rows = check_similarities(similarity, labels)
-    positive = labels > 0
+    rows = widened(similarity)
     shifted = rows - labels.to(rows.dtype) * (margin / 2)
     ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)
-    ranks_among_positives: Tensor = _BlackboxRanks.apply(shifted, positive, strength)
-    precision = ranks_among_positives / ranks.clamp(min=1)
-    return mean_where(1 - mean_over_positives(precision, labels), positive.any(-1))
+    ranks_among_positives: Tensor = _BlackboxRanks.apply(shifted, labels > 0, strength)
+    return mean_over_positives(1 - ranks_among_positives / ranks.clamp(min=1), labels)
 
 
 class _BlackboxRanks(torch.autograd.Function):

@@ -21,10 +21,10 @@ from hapvr.errors import ConfigError
 from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear_ap, quantized_ap, smooth_ap
 from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
 from hapvr.losses.rows import (
-    check_similarities,
     count_rows_without_positives,
     mean_over_positives,
     mean_where,
+    widened,
     without_self,
 )
 from hapvr.losses.settings import LossName, ObjectiveSettings, Option
@@ -68,18 +68,6 @@ FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
 
 
 @dataclass(frozen=True)
-class RankShard:
-    """The rows of a batch that this process compared, where several processes share a batch.
-
-    first_row: the first of these rows. add_up: [] -> [], the sum over all processes, which passes gradients on. The
-    defaults are those of a process that compares the whole batch.
-    """
-
-    first_row: int = 0
-    add_up: Callable[[Tensor], Tensor] = lambda value: value
-
-
-@dataclass(frozen=True)
 class ObjectiveOutput:
     """total: [], to be minimised; terms: unweighted values [] by name; counts: rows that were ranked and left out."""
 
@@ -114,40 +102,39 @@ class Objective:
         labels: Tensor,
         frame_labels: Tensor | None = None,
         pair_index: Tensor | None = None,
-        shard: RankShard | None = None,
+        *,
+        first_row: int = 0,
+        add_up: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> ObjectiveOutput:
         """Total and terms for all pairs of B clips.
 
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
         pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
-        gathered and ranked. Both may be None if frame_ap_weight is 0. shard: given if the frame similarities
-        [b, B, T, T'] and the pairs are of some rows only; the video similarities are always of all rows.
+        gathered and ranked. Both may be None if frame_ap_weight is 0. The video similarities are always of all
+        rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
+        first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
         video = to_unit_interval(similarities.video)
-        shard = shard or RankShard()
         others = without_self(labels)
-        ranked = labels if self.settings.include_self else others
         lists = (1, -1) if self.settings.across_queries else labels.shape
         compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(video.reshape(lists), ranked.reshape(lists)),
+            "video_ap": lambda: self._video_loss(video.reshape(lists), others.reshape(lists)),
             "infonce": lambda: infonce(
                 video.reshape(lists), others.reshape(lists), temperature=self.settings.temperature
             ),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: shard.add_up(similarities.regularization),
+            "regularization": lambda: add_up(similarities.regularization),
         }
-        counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(ranked)}
+        counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(others)}
         if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
-            if not self.settings.include_self:
-                different = pair_index[:, 0] != pair_index[:, 1]
-                pair_index, frame_labels = pair_index[different], frame_labels[different]
-            row_labels = frame_labels
-            rows = similarities.frame[pair_index[:, 0] - shard.first_row, pair_index[:, 1]]
+            different = pair_index[:, 0] != pair_index[:, 1]
+            pairs, row_labels = pair_index[different], frame_labels[different]
+            rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
             num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
             ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
-            part = ranked_rows / shard.add_up(ranked_rows).clamp(min=1)
-            compute["frame_ap"] = lambda: shard.add_up(self._frame_loss(rows, row_labels) * part)
+            part = ranked_rows / add_up(ranked_rows).clamp(min=1)
+            compute["frame_ap"] = lambda: add_up(self._frame_loss(rows, row_labels) * part)
             counts |= {"frame_rows": num_rows, "frame_rows_without_positives": without}
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
@@ -161,13 +148,11 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
     over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release;
     Eq. 2 is the mean over all positive pairs, which differs if rows have different numbers of positives.
     """
-    logits = check_similarities(similarity, labels) / temperature
-    positive, negative = labels > 0, labels < 0
+    logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
     floor = torch.finfo(logits.dtype).min
-    negatives = logits.masked_fill(~negative, floor).logsumexp(-1, keepdim=True)
-    per_positive = F.softplus(negatives - logits)
-    return mean_where(mean_over_positives(per_positive, labels), positive.any(-1))
+    negatives = logits.masked_fill(labels >= 0, floor).logsumexp(-1, keepdim=True)
+    return mean_over_positives(F.softplus(negatives - logits), labels)
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
@@ -175,7 +160,7 @@ def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) 
 
     similarity: [B, B], clamped below at `floor`; labels: [B, B], read for its shape only.
     """
-    return -check_similarities(similarity, labels).diagonal().clamp(min=floor).log().mean()
+    return -widened(similarity).diagonal().clamp(min=floor).log().mean()
 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
@@ -183,7 +168,7 @@ def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) ->
 
     1 - s is clamped below at `floor`. Rows without a negative are left out.
     """
-    rows = check_similarities(similarity, labels)
+    rows = widened(similarity)
     negative = labels < 0
     valid = negative.any(-1)
     hardest = rows.masked_fill(~negative, -math.inf).amax(-1).masked_fill(~valid, 0)

@@ -1,4 +1,4 @@
-"""What all losses share: checks of similarities and labels, means, and the comparison of all entries of a row."""
+"""What all losses share: means, and the comparison of each positive with all entries of its row."""
 
 from __future__ import annotations
 
@@ -6,33 +6,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
-
-from hapvr.errors import ArgumentError
-
-MAX_CHUNK_ELEMENTS = 2**24
-"""Differences [rows, N, N] held at once: 64 MiB in float32, several of which are alive together."""
-
-RowLoss = Callable[[Tensor, Tensor], Tensor]
-"""Similarities and ternary labels [rows, N] to a loss per row, [rows]; any finite value without a positive."""
 
 
-def check_similarities(similarity: Tensor, labels: Tensor) -> Tensor:
-    """The checked similarities in float32 or wider, because half precision overflows in sums of exponentials.
-
-    similarity: [..., N], finite; labels: same shape, ternary (1 positive, -1 negative, 0 ignored). Raises ArgumentError that
-    names the argument.
-    """
-    ternary = labels.dtype != torch.bool and bool(((labels == 1) | (labels == 0) | (labels == -1)).all())
-    if similarity.shape != labels.shape or not ternary:
-        raise ArgumentError(
-            f"labels: got {labels.dtype} of shape {tuple(labels.shape)} with {torch.unique(labels)[:5].tolist()}, wanted 1 "
-            f"(positive), -1 (negative) and 0 (ignored) in the shape of similarity, {tuple(similarity.shape)}"
-        )
-    if not bool(torch.isfinite(similarity).all()):
-        raise ArgumentError(
-            f"similarity: NaN or infinite values in {similarity.dtype}; wanted finite ones, as of float32"
-        )
+def widened(similarity: Tensor) -> Tensor:
+    """In float32 or wider, because half precision overflows in sums of exponentials."""
     return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
 
 
@@ -51,29 +28,21 @@ def mean_where(values: Tensor, valid: Tensor) -> Tensor:
     return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)
 
 
-def mean_over_rows(row_loss: RowLoss, similarity: Tensor, labels: Tensor) -> Tensor:
-    """The mean of row_loss over rows that have a positive; 0 if none has.
-
-    similarity: [..., N]; labels: same shape, ternary. Many rows are computed in chunks. The backward pass computes
-    their differences again, so that they need not be kept. Returns [].
-    """
-    rows = check_similarities(similarity, labels).flatten(0, -2)
-    row_labels = labels.flatten(0, -2)
-    step = max(MAX_CHUNK_ELEMENTS // max(rows.shape[-1] ** 2, 1), 1)
-    chunks = list(zip(torch.split(rows, step), torch.split(row_labels, step), strict=True))
-    if len(chunks) > 1 and torch.is_grad_enabled():
-        losses = [checkpoint(row_loss, r, y, use_reentrant=False, preserve_rng_state=False) for r, y in chunks]
-    else:
-        losses = [row_loss(r, y) for r, y in chunks]
-    return mean_where(torch.cat(losses), (row_labels > 0).any(-1))
-
-
 def mean_over_positives(values: Tensor, labels: Tensor) -> Tensor:
-    """Per row the mean over positives, 0 without one. values: [..., N]; labels: same shape, ternary. Returns [...]."""
-    positive = labels > 0
-    return values.masked_fill(~positive, 0).sum(-1) / positive.sum(-1).clamp(min=1)
+    """The mean over the positives of a row, then over rows that have one; 0 if none has. Both [..., N]; returns []."""
+    counts = (labels > 0).sum(-1, keepdim=True)
+    return (values.masked_fill(labels <= 0, 0) / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
 
 
-def differences(similarity: Tensor) -> Tensor:
-    """d[..., i, j] = s_j - s_i, above 0 where j ranks before i. similarity: [..., N]. Returns [..., N, N]."""
-    return similarity.unsqueeze(-2) - similarity.unsqueeze(-1)
+def mean_of_compared(loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor) -> Tensor:
+    """`mean_over_positives` of a loss that compares each positive with the other entries of its row.
+
+    similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j - s_i, above 0 where j ranks
+    before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns [].
+    """
+    rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
+    row, place = (row_labels > 0).nonzero(as_tuple=True)
+    others = row_labels.index_select(0, row).scatter(1, place[:, None], 0)
+    losses = loss(rows.index_select(0, row) - rows[row, place][:, None], others)
+    counts = (row_labels > 0).sum(-1)
+    return (losses / counts[row]).sum() / (counts > 0).sum().clamp(min=1)

@@ -42,7 +42,6 @@ class ObjectiveSettings(Settings):
         description="the video AP loss and InfoNCE rank the pairs of all queries of a batch in one list, as micro-AP does; "
         "false: the clips of each query by themselves, as in the papers",
     )
-    include_self: bool = Field(default=False, description="count the self pair as a positive, as the release does")
 
 
 class ContrastSettings(Settings):

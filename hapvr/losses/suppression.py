@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.losses.rows import mean_where
-from hapvr.model.settings import COMPARATOR_STEP
+from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 
 WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
@@ -24,12 +24,6 @@ def video_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) ->
     return (negative - positive + margin).clamp(min=0).mean()
 
 
-def map_triplet(positive: Tensor, negative: Tensor, *, margin: float = 0.5) -> Tensor:
-    """L_tri: `video_triplet` of the Chamfer similarities of clipped maps. positive, negative: raw [A, t, t']. Returns []."""
-    scores = [chamfer(F.hardtanh(maps)) for maps in (positive, negative)]
-    return video_triplet(scores[0], scores[1], margin=margin)
-
-
 def overshoot(maps: Tensor) -> Tensor:
     """psi: how far the raw cells of a map leave [-1, 1], summed; the mean over maps. maps: [A, t, t']. Returns []."""
     return (maps - F.hardtanh(maps)).abs().sum((1, 2)).mean()
@@ -38,9 +32,13 @@ def overshoot(maps: Tensor) -> Tensor:
 def frame_loss(
     positive: Tensor, negative: Tensor, *, margin: float = 0.5, regularization_weight: float = 0.5
 ) -> Tensor:
-    """L_fr = L_tri + weight (psi(M+) + psi(M-)). positive, negative: raw maps [A, t, t'] of the comparator. Returns []."""
+    """L_fr = L_tri + weight (psi(M+) + psi(M-)), L_tri: `video_triplet` of the Chamfer similarities of clipped maps.
+
+    positive, negative: raw maps [A, t, t'] of the comparator. Returns [].
+    """
+    scores = [chamfer(F.hardtanh(maps)) for maps in (positive, negative)]
     beyond = overshoot(positive) + overshoot(negative)
-    return map_triplet(positive, negative, margin=margin) + regularization_weight * beyond
+    return video_triplet(scores[0], scores[1], margin=margin) + regularization_weight * beyond
 
 
 @torch.no_grad()
@@ -59,10 +57,7 @@ def saliency_labels(refined: Tensor, *, num_frames: int, rule: Literal["clipped"
         salient = (best > threshold) | (best == best.amax(-1, keepdim=True))
     else:
         salient = best > best.mean(-1, keepdim=True)
-    seen = num_frames
-    while seen < COMPARATOR_STEP:
-        seen *= 2
-    rows = torch.arange(num_frames, device=refined.device) * refined.shape[1] // seen
+    rows = torch.arange(num_frames, device=refined.device) * refined.shape[1] // doubled_length(num_frames)
     return salient[:, rows].to(refined.dtype)
 
 

@@ -52,7 +52,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
         {
             "dims": network.dims,
             "extras_dims": network.extras_dims,
-            "settings": network.settings.scoring(),
+            "settings": network.settings.model_dump(mode="json"),
             "metadata": dict(metadata),
         }
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hapvr.errors import ArgumentError
+from hapvr.model.settings import doubled_length
 
 Mask = Tensor | None
 """Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
@@ -43,10 +44,9 @@ def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: i
     [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally
     frequent, and a clip's score does not depend on how far it was padded.
     """
-    size = length = similarity.shape[dim]
+    size = similarity.shape[dim]
     if mask is None:
-        while length < min_frames:
-            length *= 2
+        length = doubled_length(size, min_frames)
         repeated = torch.arange(length, device=similarity.device) % size
         return similarity if length == size else similarity.index_select(dim, repeated), None
     targets = lengths = mask.sum(1)

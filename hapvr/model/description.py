@@ -31,7 +31,7 @@ class NetworkDescription(BaseModel):
 
     def scoring_settings(self) -> dict[str, Any]:
         """As `VideoNetwork.scoring_settings`."""
-        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
 
 
 def read_description(folder: Path) -> NetworkDescription:

@@ -55,7 +55,7 @@ class VideoNetwork(nn.Module, ABC):
 
     def scoring_settings(self) -> dict[str, Any]:
         """Everything but the weights that decides a score, as JSON values."""
-        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.scoring()}
+        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
 
     @property
     @abstractmethod
@@ -121,6 +121,16 @@ class FrameVectorNetwork(VideoNetwork):
         """D."""
         return self.dims
 
+    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
+        first, second = (F.normalize(clips[:, :, 0].to(video.dtype), dim=-1) for clips in (query, reference))
+        frame = torch.einsum("qtd,nsd->qnts", first, second)
+        return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
+
+    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
+        """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
+        return PackedVideos.from_videos([video_vectors(video[None, :, 0])[:, None] for video in videos])
+
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
         """[T, T'], cosines of frame vectors, 0 for vectors of 0. query: [T, 1, D], reference: [T', 1, D]."""
@@ -140,6 +150,12 @@ class FrameVectorNetwork(VideoNetwork):
 @torch.inference_mode()
 def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
     return query.frames[:, 0].float() @ reference.frames[:, 0].float().T
+
+
+def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
+    """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool [N, T])."""
+    frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
+    return F.normalize((frames if mask is None else frames.masked_fill(~mask[..., None], 0)).sum(1), dim=-1)
 
 
 @contextmanager

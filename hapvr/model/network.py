@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from hapvr.model.clips import Limits, Mask, halve_mask, pad_to_min_frames
 from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
-from hapvr.model.pairwise import score_packed
+from hapvr.model.pairwise import PairScorer
 from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import chamfer, frame_similarity
 
@@ -115,11 +115,12 @@ class SimilarityNetwork(VideoNetwork):
         return chamfer(video @ video.transpose(1, 2), **self.settings.spatial)
 
     def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """`score_packed` with this network, and with its comparator in that dtype."""
+        """`PairScorer` of this network, with its comparator in that dtype."""
         comparator = self.comparator
         if comparator is not None and dtype is not None:
             comparator = comparator.in_dtype(dtype)
-        return partial(score_packed, self, limits=limits, comparator=comparator)
+        device = next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+        return PairScorer(self.settings, comparator, limits or Limits.for_device(device))
 
     @property
     def _dtype(self) -> torch.dtype:

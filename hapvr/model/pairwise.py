@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,45 +19,22 @@ from torch.nn import functional as F
 
 from hapvr.model.clips import Limits, Mask, PackedVideos, halve_mask, pad_to_min_frames
 from hapvr.model.layers import Comparator
-from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings
+from hapvr.model.settings import NetworkSettings, strips
 from hapvr.model.similarity import chamfer, packed_frame_similarity
-
-COMPARATOR_REACH = 8
-"""Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
-
-
-class PairNetwork(Protocol):
-    """What scores pairs: a `SimilarityNetwork`."""
-
-    settings: NetworkSettings
-    comparator: Comparator | None
-
-
-def score_packed(
-    network: PairNetwork,
-    query: PackedVideos,
-    reference: PackedVideos,
-    *,
-    limits: Limits | None = None,
-    comparator: Comparator | None = None,
-) -> Tensor:
-    """Video similarities [Q, N] in float32, as `network.score` gives for each pair alone.
-
-    query, reference: packed results of `network.embed`, in any floating dtype. comparator: replaces the network's own,
-    e.g. by its copy in another dtype.
-    """
-    limits = limits or Limits.for_device(query.frames.device)
-    scorer = _Scorer(network.settings, network.comparator if comparator is None else comparator, limits)
-    return scorer.score(query, reference)
 
 
 @dataclass(frozen=True)
-class _Scorer:
+class PairScorer:
+    """(packed queries, packed references) -> video similarities [Q, N] in float32, as the network gives for each pair alone.
+
+    The videos are results of `embed`, in any floating dtype.
+    """
+
     settings: NetworkSettings
     comparator: Comparator | None
     limits: Limits
 
-    def score(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
+    def __call__(self, query: PackedVideos, reference: PackedVideos) -> Tensor:
         query_groups = list(_groups(query.lengths, max_total=self.limits.query_frames))
         reference_groups = list(_groups(reference.lengths, max_total=self.limits.reference_frames))
         tasks = [(query.part(*rows), reference.part(*columns)) for columns in reference_groups for rows in query_groups]
@@ -163,18 +139,8 @@ def _gather(frame: Tensor, reference: PackedVideos, batch: Sequence[int]) -> tup
 def refine_in_strips(comparator: Comparator, frame: Tensor, *, max_elements: int) -> Tensor:
     """The comparator's raw output for frame similarities that are too large to refine at once.
 
-    frame: [P, T, T']. A strip starts at a multiple of the comparator's step, and it includes the rows beyond its ends that
-    the convolutions see. Returns [P, T // 4, T' // 4].
+    frame: [P, T, T']. Returns [P, T // 4, T' // 4].
     """
-    num_rows = frame.shape[1]
-    whole = num_rows // COMPARATOR_STEP * COMPARATOR_STEP
-    height = max(max_elements // (len(frame) * frame.shape[2]) - 2 * COMPARATOR_REACH, COMPARATOR_STEP)
-    height = height // COMPARATOR_STEP * COMPARATOR_STEP
-    strips = []
-    for start in range(0, whole, height):
-        before = min(start, COMPARATOR_REACH)
-        end = min(start + height, whole)
-        after = num_rows if end == whole else min(end + COMPARATOR_REACH, num_rows)
-        raw = comparator(frame[:, start - before : after])
-        strips.append(raw[:, before // COMPARATOR_STEP : (before + end - start) // COMPARATOR_STEP])
-    return torch.cat(strips, dim=1)
+    height = max_elements // (len(frame) * frame.shape[2])
+    parts = [comparator(frame[:, rows])[:, kept] for rows, kept in strips(frame.shape[1], height=height)]
+    return torch.cat(parts, dim=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -69,12 +69,6 @@ class VvsSettings(Settings):
     )
     frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
 
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide an embedding, as values of JSON. What only training uses is left out."""
-        unused: dict[str, Any] = {"distractor": {"dropout"}, "saliency": {"dropout", "label_rule"}}
-        unused |= {"injected_rates": True, "max_magnitude": True, "frame_loss": True}
-        return self.model_dump(mode="json", exclude=unused)
-
 
 class TcaSettings(Settings):
     """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
@@ -101,10 +95,6 @@ class TcaSettings(Settings):
             raise ValueError("symmetric_chamfer compares frames: set level: frame, or leave it out")
         return self
 
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. Dropout is left out."""
-        return self.model_dump(mode="json", exclude={"dropout"})
-
 
 AttentionForm = Literal["gated", "cosine", "linear"]
 ComparatorInit = Literal["random", "identity"]
@@ -118,6 +108,29 @@ NUM_REGIONS = 9
 
 COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
+
+COMPARATOR_REACH = 8
+"""Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
+
+
+def doubled_length(length: int, least: int = COMPARATOR_STEP) -> int:
+    """How many frames the comparator sees of a clip that is repeated as a whole while it has fewer than `least`."""
+    while length < least:
+        length *= 2
+    return length
+
+
+def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
+    """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept.
+
+    height: of a part, with the rows beyond its ends that the convolutions see.
+    """
+    step, reach = COMPARATOR_STEP, COMPARATOR_REACH
+    whole, height = num_rows // step * step, max(height - 2 * reach, step) // step * step
+    for start in range(0, whole, height):
+        before, end = min(start, reach), min(start + height, whole)
+        after = num_rows if end == whole else min(end + reach, num_rows)
+        yield slice(start - before, after), slice(before // step, (before + end - start) // step)
 
 
 MAX_MIN_FRAMES = 1024
@@ -173,10 +186,6 @@ class NetworkSettings(Settings):
     def temporal(self) -> dict[str, Any]:
         """Arguments of `chamfer` on refined similarities."""
         return {"rate": self.temporal_rate, "symmetric": self.symmetric_chamfer}
-
-    def scoring(self) -> dict[str, Any]:
-        """The settings that decide a score, as values of JSON. How weights are drawn is left out."""
-        return self.model_dump(mode="json", exclude={"comparator_init"})
 
 
 def family_of(settings: Any) -> str:

@@ -8,12 +8,10 @@ mean of the K = max(round(rate * n), 1) largest: rate 0 is Chamfer (the maximum)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 MAX_CHUNK_ELEMENTS = 2**25
@@ -126,10 +124,10 @@ def packed_frame_similarity(
     """`frame_similarity` of frames [n, R, D] and [m, R', D] of any videos one after the other: [n, m]."""
     regions, other_regions, dims = query.shape[1], *reference.shape[1:]
     step = max(max_chunk_elements // (regions * len(reference) * other_regions), 1)
-    multiply = _product_with(_regions_first(reference), num_rows=min(step, len(query)) * regions)
+    columns = _regions_first(reference).T
 
     def similarity_of(chunk: Tensor) -> Tensor:
-        products = multiply(chunk.reshape(-1, dims)).view(len(chunk), regions, other_regions, -1)
+        products = (chunk.reshape(-1, dims) @ columns).view(len(chunk), regions, other_regions, -1)
         return reduce_regions(products, rate=rate, symmetric=symmetric)
 
     chunks = torch.split(query, step)
@@ -150,54 +148,15 @@ def _regions_first(frames: Tensor) -> Tensor:
     return frames.transpose(0, 1).reshape(-1, frames.shape[2])
 
 
-def _product_with(right: Tensor, *, num_rows: int) -> Callable[[Tensor], Tensor]:
-    """The function rows [n, D] -> rows @ right.T [n, C]; num_rows: n, or about n.
-
-    In float32 on a processor, oneDNN's product with a packed right side is up to 2.4 times as fast as torch's own, which is
-    MKL's. We call it by the two operator names that `torch.compile` uses; a build of torch may lack them, and
-    `torch.compile` cannot trace such calls.
-    """
-    plain = right.device.type != "cpu" or right.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
-    if plain or torch.compiler.is_compiling() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return lambda rows: rows @ right.T
-    packed = _pack(right.detach(), num_rows)
-    return lambda rows: _PackedProduct.apply(rows, right, packed)
-
-
-def _pack(right: Tensor, num_rows: int) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(right.contiguous(), num_rows)
-    return packed
-
-
-def _multiply_packed(rows: Tensor, packed: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")
-    return product
-
-
-class _PackedProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, right: Tensor, packed: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, right)
-        return _multiply_packed(rows, packed)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        (gradient,), (rows, right) = gradients, ctx.saved_tensors
-        of_rows = _multiply_packed(gradient, _pack(right.T, len(gradient)))
-        of_right = _multiply_packed(gradient.T.contiguous(), _pack(rows.T, gradient.shape[1]))
-        return of_rows, of_right, None
-
-
 def _self_frame_similarity(frames: Tensor, *, rate: float, symmetric: bool, max_chunk_elements: int) -> Tensor:
     _, regions, dims = frames.shape
     most = max(math.isqrt(max_chunk_elements) // regions, 1)
     blocks = torch.split(frames, min(most, MAX_BLOCK_FRAMES.get(frames.device.type, most)))
     found: list[list[Any]] = [[None] * len(blocks) for _ in blocks]
     for j, reference in enumerate(blocks):
-        multiply = _product_with(_regions_first(reference), num_rows=len(blocks[0]) * regions)
+        columns = _regions_first(reference).T
         for i, query in enumerate(blocks[: j + 1]):
-            products = multiply(query.reshape(-1, dims)).view(len(query), regions, regions, -1)
+            products = (query.reshape(-1, dims) @ columns).view(len(query), regions, regions, -1)
             found[i][j] = reduce_regions(products, rate=rate, symmetric=symmetric)
             if i < j:
                 found[j][i] = (found[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)).T

@@ -1,8 +1,7 @@
 """The backbone g: frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1).
 
 Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
-its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. A
-TorchScript file that gives one vector per picture is run on nine windows of each frame.
+its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ConfigError
 from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.packaged import GRID, WeightsIdentity, region_kernel, stated_settings
@@ -68,22 +67,6 @@ class PatchTokens(nn.Module):
         return [average_regions(tokens)]
 
 
-class WindowVectors(nn.Module):
-    """A network that gives one vector per picture, run on nine windows of half the frame's side, a quarter apart."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        """[B, 3, H, H] -> one map [B, C, 3, 3]."""
-        side = pixels.shape[-1]
-        windows = pixels.unfold(2, side // 2, side // 4).unfold(3, side // 2, side // 4)[:, :, :3, :3]
-        pictures = windows.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
-        vectors = self.network(F.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True))
-        return [vectors.unflatten(0, (-1, *GRID)).permute(0, 3, 1, 2)]
-
-
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration.
 
@@ -110,10 +93,7 @@ def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: di
 
 
 def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of four scales as it is, one of a single scale as `PatchTokens`, TorchScript as `WindowVectors`."""
-    if config.weights.source == "torchscript":
-        scripted, identity = create_embedding_network(config)
-        return WindowVectors(scripted), identity
+    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
     network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
     if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
         return network, identity
@@ -125,19 +105,22 @@ def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
 def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
     """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
     try:
-        backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8))
-    except (ArgumentError, AssertionError, AttributeError, RuntimeError, ValueError) as error:
+        found = backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)).shape[1]
+        said = f"{found} regions"
+    except (AssertionError, AttributeError, RuntimeError, ValueError) as error:
+        found, said = 0, str(error).splitlines()[0][:200]
+    if found != config.num_regions:
         raise ConfigError(
             f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
-            f"({str(error).splitlines()[0][:200]}); set backbone.crop_px to 224 or to what the network was made for"
-        ) from error
+            f"({said}); set backbone.crop_px to 224 or to what the network was made for"
+        )
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
     """L3-iMAC: feature maps to unit region vectors.
 
     maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over channels, concatenated, and L2-normalised.
-    Returns [B, 9, sum C_l]. Raises ArgumentError as `pooled_maps` does.
+    Returns [B, 9, sum C_l].
     """
     vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
@@ -155,14 +138,14 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
 
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ArgumentError for maps that give no 3 x 3
-    regions.
+    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ValueError for maps that give no 3 x 3 regions.
     """
     vectors = []
-    for number, one in enumerate(maps):
+    for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
         regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        require_grid(number, one, regions)
+        if regions.shape[-2:] != GRID:
+            raise ValueError(f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions")
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
 
@@ -185,7 +168,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
 
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
-    half its size and half that stride to 3 x 3. Raises ArgumentError if a map does not give 3 x 3 regions.
+    half its size and half that stride to 3 x 3.
     """
     pooled = []
     for stage, feature_map in enumerate(maps):
@@ -193,18 +176,8 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         if regions.shape[-2:] != GRID:
             kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        require_grid(stage, feature_map, regions)
         pooled.append(regions.float())
     return pooled
-
-
-def require_grid(number: int, one: Tensor, regions: Tensor) -> None:
-    """Raise ArgumentError unless the regions of a map are 3 x 3."""
-    if regions.shape[-2:] != GRID:
-        raise ArgumentError(
-            f"regions: map {number} of size {tuple(one.shape[-2:])} gives {tuple(regions.shape[-2:])} regions, wanted {GRID}; "
-            "use square frames of 224 px or a similar multiple of 32"
-        )
 
 
 def average_regions(tokens: Tensor) -> Tensor:

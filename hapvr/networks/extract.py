@@ -163,14 +163,6 @@ def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
     return Embedder(teacher, "embed", device, before=teacher.resized)
 
 
-def embed_in_batches(
-    clips: Iterable[tuple[str, Frames]], embed: Embed, *, batch_frames: int = BATCH_FRAMES
-) -> Iterator[tuple[str, Vectors]]:
-    """As `embed_by_networks`, with one network: yields (key, [N, ...]) in order."""
-    for key, (values,) in embed_by_networks(clips, [embed], batch_frames=batch_frames):
-        yield key, values
-
-
 def embed_by_networks(
     clips: Iterable[tuple[str, Frames]], networks: Sequence[Embed], *, batch_frames: int = BATCH_FRAMES
 ) -> Iterator[tuple[str, list[Vectors]]]:

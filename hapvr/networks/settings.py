@@ -16,19 +16,18 @@ Precision = Literal["float32", "bfloat16"]
 class Weights(Settings):
     """Where the weights of a frozen network come from."""
 
-    source: Literal["pretrained", "packaged", "file", "random", "torchscript"] = Field(
+    source: Literal["pretrained", "packaged", "file", "random"] = Field(
         default="pretrained",
         description="`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an "
         "installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain "
-        "tensors; `random`: seeded, for tests; `torchscript`: a whole network, such as the "
-        "published copy-detection networks (SSCD), which needs no `architecture`",
+        "tensors; `random`: seeded, for tests",
     )
-    path: Path | None = Field(default=None, description="the file, with `source: file` and `source: torchscript`")
+    path: Path | None = Field(default=None, description="of `source: file`")
     seed: int = Field(default=0, description="of `source: random`")
 
     @model_validator(mode="after")
     def _check(self) -> Weights:
-        if (self.path is None) == (self.source in ("file", "torchscript")):
+        if (self.path is None) == (self.source == "file"):
             raise ValueError(f"source {self.source} {'needs a' if self.path is None else 'takes no'} `path`")
         return self
 
@@ -43,7 +42,7 @@ ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")]
 
 
 class FrozenNetworkConfig(Settings):
-    """What backbone and teacher share: a network of timm (or a TorchScript file) whose weights are never trained."""
+    """What backbone and teacher share: a network of timm whose weights are never trained."""
 
     architecture: ArchitectureName = Field(description="name of a timm network")
     options: dict[str, bool | int | float | str] = Field(

@@ -1,7 +1,7 @@
 """The teacher g': frames to one embedding each (DINO ViT-S/16, [CLS] of the last block; HAP-VR 3.4).
 
-Its embeddings become pseudo labels: which frames of two clips it finds alike (Eq. 13 and 14). Any network of timm, or a
-TorchScript file, that gives one vector per picture can be the teacher.
+Its embeddings become pseudo labels: which frames of two clips it finds alike (Eq. 13 and 14). Any network of timm that
+gives one vector per picture can be the teacher.
 """
 
 from __future__ import annotations

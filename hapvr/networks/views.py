@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hapvr.augment.policy import View, strong_view, takes_donor, video_in_video, weak_view
+from hapvr.augment.policy import View, draw_view, video_in_video
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.data.frames import VideoFrames
-from hapvr.data.views import ViewRow
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import decode_jpegs
 
 Strength = Literal["weak", "strong"]
 
 GROUP_VIDEOS = 4
-"""Cached views take their donors within fixed groups of this many videos, which training keeps in one batch."""
+"""Cached views take their donors within fixed groups of this many videos, which training draws one after the other."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class ViewPlan:
 
 def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str, list[ViewPlan]]:
     """The views of each video of a shard, weak ones first; their windows are spread over the video."""
-    group_of = _donor_groups(video_ids, seed=config.seed)
+    groups = {video_id: group for group in donor_groups(video_ids, seed=config.seed) for video_id in group}
     plans: dict[str, list[ViewPlan]] = {}
     for video_id in video_ids:
-        others = [other for other in group_of[video_id] if other != video_id]
+        others = [other for other in groups[video_id] if other != video_id]
         plans[video_id] = []
         for index in range(config.num_weak + config.num_strong):
             strength: Strength = "weak" if index < config.num_weak else "strong"
@@ -58,7 +57,8 @@ def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str
 
 def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
     """The one of `others` that is combined with this strong view (S2VS 3.2), or "" for none."""
-    if not others or not takes_donor(config=config.augment, seed=config.seed, video_id=video_id, view_index=index):
+    draw = numpy_rng(config.seed, video_id, "takes_donor", index).random()
+    if not others or draw >= config.augment.video_in_video_probability:
         return ""
     return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
 
@@ -76,29 +76,30 @@ class ViewDrawer:
         self._size_px = size_px
         self._last: tuple[str, Tensor] | None = None
 
-    def draw(self, plan: ViewPlan) -> tuple[ViewRow, View]:
-        """The clip of a plan and the row that describes it. The donor shows its own strong view of the same index."""
+    def draw(self, plan: ViewPlan) -> View:
+        """The clip of a plan. The donor shows its own strong view of the same index."""
         if self._last is None or self._last[0] != plan.video_id:
             self._last = (plan.video_id, _decoded(self._read(plan.video_id)))
         view = self._view(self._last[1], plan)
         if plan.donor_id:
             frames = _decoded(self._read(plan.donor_id))
             donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            view = video_in_video(view, donor, **self._seeds(plan))
-        source = tuple(view.source_index.tolist())
-        return ViewRow(plan.video_id, plan.index, view.strength, view.operations, plan.donor_id, source), view
+            return video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
+        return view
 
     def _view(self, frames: Tensor, plan: ViewPlan) -> View:
         num_frames = self._config.num_frames
         rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
         window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)
-        options = {"num_frames": num_frames, "size_px": self._size_px, **self._seeds(plan)}
-        if plan.strength == "weak":
-            return weak_view(frames, window, **options)
-        return strong_view(frames, window, config=self._config.augment, **options)
-
-    def _seeds(self, plan: ViewPlan) -> dict[str, Any]:
-        return {"seed": self._config.seed, "video_id": plan.video_id, "view_index": plan.index}
+        return draw_view(
+            frames,
+            window,
+            (self._config.seed, plan.video_id, plan.index),
+            strength=plan.strength,
+            num_frames=num_frames,
+            size_px=self._size_px,
+            config=self._config.augment,
+        )
 
 
 def _decoded(video: VideoFrames) -> Tensor:
@@ -106,9 +107,8 @@ def _decoded(video: VideoFrames) -> Tensor:
     return torch.from_numpy(decode_jpegs(video.jpegs)).contiguous()
 
 
-def _donor_groups(video_ids: Sequence[str], *, seed: int) -> dict[str, list[str]]:
-    """Video id -> the videos of its group, itself included; the last group may be smaller."""
+def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
+    """The videos of a shard in groups that take their donors from each other; the last one may be smaller."""
     ordered = sorted(video_ids)
     shuffled = [ordered[index] for index in numpy_rng(seed, "donor groups", len(ordered)).permutation(len(ordered))]
-    groups = [shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)]
-    return {video_id: group for group in groups for video_id in group}
+    return [shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)]

@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, WeightsUnavailableError
-from hapvr.files import file_sha256, require_regular, tensors_sha256
+from hapvr.files import require_regular, tensors_sha256
+from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
@@ -87,12 +88,10 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network that gives one vector per picture: TorchScript, or one of timm without its classifier.
+    """A network of timm without its classifier, which gives one vector per picture.
 
     It takes any side where the architecture allows it. Raises as `create_network` does.
     """
-    if config.weights.path is not None and config.weights.source == "torchscript":
-        return load_torchscript(config.weights.path)
     any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
         with torch.device("meta"):
@@ -102,27 +101,11 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
     return create_network(config, **any_side)
 
 
-def load_torchscript(path: Path) -> tuple[nn.Module, WeightsIdentity]:
-    """A TorchScript network on the CPU and the digest of its file. Raises WeightsUnavailableError for any other file."""
-    try:
-        digest = file_sha256(path)  # of regular files alone: a pipe may never end
-        network: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except (OSError, RuntimeError, ValueError) as error:
-        raise WeightsUnavailableError(
-            f"weights: {path} cannot be read as TorchScript ({str(error).splitlines()[0][:200]}); give a file that "
-            "torch.jit.save has written"
-        ) from error
-    network.eval().to(memory_format=torch.channels_last)
-    for parameter in network.parameters():
-        parameter.requires_grad_(False)
-    return network, WeightsIdentity("torchscript", "torchscript", digest)
-
-
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
     import timm
 
-    known = None if config.weights.source == "torchscript" else timm.get_pretrained_cfg(config.architecture)
+    known = timm.get_pretrained_cfg(config.architecture)
     return (known.mean, known.std) if known and known.mean and known.std else (IMAGENET_MEAN, IMAGENET_STD)
 
 
@@ -199,31 +182,25 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
             state = convert(dict(state), whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
-    found, wanted = (
-        {name: values for name, values in tensors.items() if not name.startswith(unused)} for tensors in (state, wanted)
-    )
-    problems = {
-        "missing": [name for name in wanted if name not in found and not name.endswith(".num_batches_tracked")],
-        "unexpected": [name for name in found if name not in wanted],
-        "mismatched": [name for name, values in wanted.items() if name in found and not _fits(found[name], values)],
+    found = {
+        name: values for name, values in state.items() if isinstance(values, Tensor) and not name.startswith(unused)
     }
-    if any(problems.values()):
-        said = "; ".join(f"{len(names)} {kind}, e.g. {names[0]}" for kind, names in problems.items() if names)
+    counts = ".num_batches_tracked"  # of steps, which some files leave out
+    wanted = {
+        name: values
+        for name, values in wanted.items()
+        if not name.startswith(unused) and (name in found or not name.endswith(counts))
+    }
+    for name, values in found.items():
+        if name in wanted and values.is_floating_point() and wanted[name].is_floating_point():
+            found[name] = values.to(wanted[name].dtype)
+    if mismatches := describe_mismatches(wanted, found):
         raise WeightsUnavailableError(
-            f"weights: {path} does not fit {config.architecture}: {said}; give a file with every tensor but the "
-            "classifier's, by timm's name, in its shape and of finite floats, or correct `architecture` and `options`"
+            f"weights: {path} does not fit {config.architecture}: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
+            "every tensor but the classifier's, by timm's name, in its shape and of finite floats, or correct "
+            "`architecture` and `options`"
         )
     return found
-
-
-def _fits(found: Any, wanted: Tensor) -> bool:
-    """Whether a tensor of a file can stand for one of a network: shape, kind of number, finite."""
-    return (
-        isinstance(found, Tensor)
-        and found.shape == wanted.shape
-        and found.is_floating_point() == wanted.is_floating_point()
-        and bool(found.isfinite().all())
-    )
 
 
 def _published_file(architecture: str) -> Path:

@@ -23,7 +23,6 @@ from hapvr.scorer.description import (
     NETWORK_FOLDER,
     ONNX_FOLDER,
     SCORER_FILE,
-    TORCHSCRIPT,
     WHITENING_FILE,
     Description,
     ONNXRecord,
@@ -75,8 +74,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     if parts.onnx_folder is not None:
         shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
     shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
-    if backbone.identity.source != TORCHSCRIPT:
-        save_file(backbone.state(), folder / BACKBONE_FILE)
+    save_file(backbone.state(), folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
     if parts.calibration is not None:
         values = dataclasses.asdict(parts.calibration)

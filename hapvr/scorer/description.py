@@ -3,9 +3,7 @@
 scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
 calibration.json          similarity to probability; not there where the model has none
 model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded; absent where the
-                          backbone is a TorchScript file, which is code: whoever loads the bundle names it by
-                          HAPVR_BACKBONE_FILE, and its digest must be the recorded one
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
 whitening.safetensors
 network/                  network.safetensors, network.json
 onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
@@ -36,7 +34,6 @@ NETWORK_FOLDER = "network"
 CALIBRATION_FILE = "calibration.json"
 CARD_FILE = "model_card.md"
 FORMAT_VERSION = 4
-TORCHSCRIPT = "torchscript"
 HINT = "fetch the model again, or register it again with this version"
 
 ONNX_FOLDER = "onnx"
@@ -47,7 +44,7 @@ class BackboneRecord(BaseModel, extra="allow"):
     """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
 
     architecture: str
-    source: Literal["pretrained", "packaged", "file", "random", "torchscript"]
+    source: Literal["pretrained", "packaged", "file", "random"]
     sha256: str
     precision: Precision = "float32"
 

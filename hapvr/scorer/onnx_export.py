@@ -7,7 +7,7 @@ import itertools
 import math
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from torch.nn import functional as F
 
 from hapvr.errors import HapvrError
 from hapvr.model.family import VideoNetwork
-from hapvr.model.layers import Comparator
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
 from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
 from hapvr.networks.packaged import PackagedBackbone
@@ -76,80 +74,44 @@ def write_onnx(
     return record
 
 
-class RegionGraph(nn.Module):
-    """Frames [B, 3, S, S] uint8 -> whitened regions [B, R, D]."""
+class Graph(nn.Module):
+    """A function of tensors, and the module whose weights it uses."""
 
-    def __init__(self, backbone: Backbone, whitening: Whitening) -> None:
+    def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.network = backbone.network
-        self.mean = nn.Buffer(torch.from_numpy(whitening.mean))
-        self.scale = nn.Buffer(torch.from_numpy(whitening.scale))
+        self.run, self.network = run, network
 
-    def forward(self, frames: Tensor) -> Tensor:
-        return F.normalize((self.backbone.regions(frames) - self.mean) @ self.scale, dim=-1)
-
-
-class EmbedGraph(nn.Module):
-    """Regions [T, R, D] -> embedding [T, R, d]."""
-
-    def __init__(self, network: SimilarityNetwork) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, regions: Tensor) -> Tensor:
-        return self.network.embed(regions)
-
-
-class FrameGraph(nn.Module):
-    """Embeddings [T, R, d] and [T', R, d] -> frame similarities [T, T']."""
-
-    def __init__(self, settings: NetworkSettings) -> None:
-        super().__init__()
-        self.settings = settings
-
-    def forward(self, query: Tensor, reference: Tensor) -> Tensor:
-        columns = reference.permute(2, 1, 0).flatten(1)
-        products = (query.flatten(0, 1) @ columns).reshape(
-            query.shape[0], query.shape[1], reference.shape[1], reference.shape[0]
-        )
-        return reduce_regions(
-            products,
-            rate=self.settings.spatial_rate,
-            symmetric=self.settings.symmetric_chamfer,
-        )
-
-
-class CompareGraph(nn.Module):
-    """The comparator with hard-tanh in plain operations. [T, T'] -> [T // 4, T' // 4]."""
-
-    def __init__(self, comparator: Comparator) -> None:
-        super().__init__()
-        self.comparator = comparator
-
-    def forward(self, frame: Tensor) -> Tensor:
-        hidden = F.relu(F.max_pool2d(self.comparator.conv1(frame[None, None]), 2))
-        hidden = F.relu(F.max_pool2d(self.comparator.conv2(hidden), 2))
-        raw: Tensor = self.comparator.output(F.relu(self.comparator.conv3(hidden)))
-        return raw[0, 0].clamp(-1, 1)
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
+        return self.run(first) if second is None else self.run(first, second)
 
 
 def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:
-    some = torch.export.Dim.DYNAMIC
+    some, comparator = torch.export.Dim.DYNAMIC, network.comparator
+    mean, scale = torch.from_numpy(whitening.mean), torch.from_numpy(whitening.scale)
+
+    def regions_of(frames: Tensor) -> Tensor:
+        return F.normalize((backbone.regions(frames) - mean) @ scale, dim=-1)
+
+    def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
+        products = query.flatten(0, 1) @ reference.permute(2, 1, 0).flatten(1)
+        shape = query.shape[0], query.shape[1], reference.shape[1], reference.shape[0]
+        return reduce_regions(products.reshape(shape), **network.settings.spatial)
+
     pixels = torch.zeros(2, 3, backbone.crop_px, backbone.crop_px, dtype=torch.uint8)
     with torch.no_grad():
-        regions = RegionGraph(backbone, whitening)(pixels)
-        query, reference = (network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
+        regions = regions_of(pixels)
+        videos = tuple(network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
     one, both = ({0: some},), ({0: some}, {0: some})
     graphs: dict[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], str]] = {
-        "backbone.onnx": (RegionGraph(backbone, whitening), (pixels,), one, ["frames"], "regions"),
-        "embed.onnx": (EmbedGraph(network), (regions,), one, ["regions"], "embedding"),
+        "backbone.onnx": (Graph(regions_of, backbone.network), (pixels,), one, ["frames"], "regions"),
+        "embed.onnx": (Graph(network.embed, network), (regions,), one, ["regions"], "embedding"),
         "frames.onnx": (
-            FrameGraph(network.settings), (query, reference), both, ["query", "reference"], "frame_similarity"
+            Graph(frame_similarity, nn.Identity()), videos, both, ["query", "reference"], "frame_similarity"
         ),
     }  # fmt: skip
-    if network.comparator is not None:
-        compare, sides = CompareGraph(network.comparator), ({0: some, 1: some},)
+    if comparator is not None:
+        compare = Graph(lambda frame: comparator(frame[None])[0].clamp(-1, 1), comparator)
+        sides = ({0: some, 1: some},)
         graphs["compare.onnx"] = (compare, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
     if (packaged := as_packaged(backbone)) is not None:
         del graphs["backbone.onnx"]

@@ -5,8 +5,8 @@
               frames.onnx     query [T, R, d], reference [T', R, d] -> frame_similarity [T, T']
               compare.onnx    frame_similarity [T, T'] -> refined [t, t'], where the model has a comparator
 
-All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated first, see
-`repeat_frames`. The last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
+All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated first. The
+last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hapvr.model.settings import doubled_length, strips
 from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
@@ -30,12 +31,6 @@ MAX_REGION_SIMILARITIES = 2**24
 
 MAX_REFINED_AT_ONCE = 2**20
 """Frame similarities that the comparator sees at once."""
-
-STEP = 4
-"""The comparator halves both time axes twice."""
-
-REACH = 8
-"""Rows beyond a strip that its refined rows depend on, rounded up to a multiple of STEP."""
 
 
 class ONNXNetworks:
@@ -88,17 +83,12 @@ class ONNXNetworks:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""
         if not self.settings.comparator:
             return frame
-        frame = repeat_frames(frame, self.settings.min_frames)
-        whole = len(frame) // STEP * STEP
-        height = max(MAX_REFINED_AT_ONCE // frame.shape[1] - 2 * REACH, STEP) // STEP * STEP
-        strips = []
-        for start in range(0, whole, height):
-            before = min(start, REACH)
-            end = min(start + height, whole)
-            after = len(frame) if end == whole else min(end + REACH, len(frame))
-            rows = self._run("compare.onnx", frame[start - before : after])
-            strips.append(rows[before // STEP : (before + end - start) // STEP])
-        return np.concatenate(strips)
+        for axis, size in enumerate(frame.shape):
+            repeated = np.arange(doubled_length(size, self.settings.min_frames)) % size
+            frame = frame.take(repeated, axis) if len(repeated) > size else frame
+        height = MAX_REFINED_AT_ONCE // frame.shape[1]
+        parts = [self._run("compare.onnx", frame[rows])[kept] for rows, kept in strips(len(frame), height=height)]
+        return np.concatenate(parts)
 
     def _chamfer(self, values: Floats, level: str) -> Floats:
         """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it."""
@@ -125,11 +115,3 @@ def topk_mean(values: Floats, rate: float) -> Floats:
     if count < size:
         values = np.partition(values, size - count, axis=-1)[..., size - count :]
     return np.asarray(values.mean(-1, dtype=np.float32))
-
-
-def repeat_frames(frame: Floats, min_frames: int) -> Floats:
-    """Frame similarities [T, T'] of a video that is doubled until it has `min_frames` frames, on both axes."""
-    for axis in (0, 1):
-        while frame.shape[axis] < min_frames:
-            frame = np.concatenate([frame, frame], axis)
-    return frame

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +19,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
-from hapvr.networks.backbone import Backbone, load_backbone, stored_backbone
+from hapvr.networks.backbone import Backbone, stored_backbone
 from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig
@@ -31,13 +30,10 @@ from hapvr.scorer.description import (
     HINT,
     NETWORK_FOLDER,
     SCORER_FILE,
-    TORCHSCRIPT,
     WHITENING_FILE,
     Description,
 )
 from hapvr.settings import ScoresDtype, explain
-
-TORCHSCRIPT_VARIABLE = "HAPVR_BACKBONE_FILE"
 
 Part = TypeVar("Part")
 
@@ -97,27 +93,22 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
     stated = description.backbone.model_dump()
     identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
-    weights = _torchscript_weights(folder) if identity.source == TORCHSCRIPT else {"source": "random"}
     try:
-        config = BackboneConfig.model_validate(stated | {"weights": weights, "crop_px": description.crop_px})
+        config = BackboneConfig.model_validate(
+            stated | {"weights": {"source": "random"}, "crop_px": description.crop_px}
+        )
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
-    if identity.source == TORCHSCRIPT:
-        backbone = load_backbone(config)
-        found = backbone.identity.sha256
-    else:
-        state = _read_part(folder / BACKBONE_FILE, load_file)
-        found = state_sha256(state)
-        backbone = stored_backbone(config, identity, state)
+    state = _read_part(folder / BACKBONE_FILE, load_file)
+    backbone = stored_backbone(config, identity, state)
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
     for part, digest, wanted in (
-        ("backbone", found, identity.sha256),
+        ("backbone", state_sha256(state), identity.sha256),
         ("whitening", whitening.sha256, description.whitening),
     ):
         if digest != wanted:
             raise DataError(
-                f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}, or correct "
-                f"{TORCHSCRIPT_VARIABLE}"
+                f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}"
             )
     return TorchNetworks(
         backbone=dataclasses.replace(
@@ -136,14 +127,3 @@ def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
         return read(path)
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise DamagedError(f"model: {path} is missing or damaged ({error}); {HINT}") from error
-
-
-def _torchscript_weights(folder: Path) -> dict[str, str]:
-    """The TorchScript file that this machine's owner names; a bundle never brings one along."""
-    path = os.environ.get(TORCHSCRIPT_VARIABLE)
-    if not path:
-        raise DataError(
-            f"model: {folder} was made with a TorchScript backbone, which no bundle contains because it is code; set "
-            f"{TORCHSCRIPT_VARIABLE} to your copy of that file"
-        )
-    return {"source": TORCHSCRIPT, "path": path}

@@ -25,7 +25,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.extract import Frames, choose_device, embed_in_batches, region_embedder
+from hapvr.networks.extract import Frames, choose_device, embed_by_networks, region_embedder
 from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import Whitening, load_whitening
@@ -182,7 +182,7 @@ def calibrate_on_edits(
         embed = region_embedder(backbone, whitening, device)
         edits: list[tuple[str, Tensor]] = []
         clips = _edited_clips(project, {video_id: shard_of[video_id] for video_id in edited}, backbone.crop_px)
-        for video_id, regions in embed_in_batches(clips, embed):
+        for video_id, (regions,) in embed_by_networks(clips, [embed]):
             edits.append((video_id, network.embed(torch.from_numpy(regions).to(device))))
             progress(len(edits), len(edited) * (EDITS.num_weak + EDITS.num_strong))
         if not edits:
@@ -214,7 +214,7 @@ def _edited_clips(project: Project, shard_of: dict[str, str], size_px: int) -> I
         drawer = ViewDrawer(open_frames(project, key).read, config=EDITS, size_px=size_px)
         for video_id, plans in plan_cached_views(videos, EDITS).items():
             for plan in plans:
-                yield video_id, drawer.draw(plan)[1].frames.numpy()
+                yield video_id, drawer.draw(plan).frames.numpy()
 
 
 @torch.inference_mode()

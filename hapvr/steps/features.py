@@ -20,7 +20,7 @@ from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.data.tensors import frame_columns
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
-from hapvr.networks.extract import Frames, embed_in_batches, open_backbone, region_embedder
+from hapvr.networks.extract import Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
@@ -89,7 +89,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 times.append(video.timestamps_s)
                 yield video_id, crops(video.jpegs, backbone.crop_px)
 
-        for video_id, values in embed_in_batches(clips(), embed):
+        for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             yield VideoEntry(row, frame_columns(video_id, times.popleft(), values), len(values))
 

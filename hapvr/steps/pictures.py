@@ -77,11 +77,11 @@ def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> tuple[Ima
         drawer = ViewDrawer(frames.read, config=config, size_px=project.config.backbone.crop_px)
         for video_id, plans in list(plan_cached_views(frames.video_ids, config).items())[:num_videos]:
             for plan in plans:
-                described, view = drawer.draw(plan)
+                view = drawer.draw(plan)
                 chosen = np.linspace(0, len(view.frames) - 1, NUM_FRAMES).round().astype(int)
                 # [n, 3, S, S] to one row [S, n * S, 3]
                 rows.append(view.frames[chosen].permute(2, 0, 3, 1).flatten(1, 2).numpy())
-                names.append(f"{video_id}: {described.strength} view, {', '.join(described.operations) or 'as it is'}")
+                names.append(f"{video_id}: {plan.strength} view, {', '.join(view.operations)}")
     if not rows:
         return None
     picture = Image.fromarray(np.concatenate(rows))

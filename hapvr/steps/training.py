@@ -107,7 +107,6 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
     check_evaluation(project)
     config, shards = project.config, training_shards(project)
-    _check_whitening(project, shards)
     folder = project.root.local_path(f"{MODELS}/{key}")
     (folder / FAILURE_NAME).unlink(missing_ok=True)
     with write_atomic(folder / CONFIG_NAME) as part:
@@ -257,18 +256,6 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
             shard = project.shard(stage, key)
             digests[f"{stage}/{key}"] = frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
     return digests
-
-
-def _check_whitening(project: Project, shards: list[str]) -> None:
-    """Refuse cached views of another whitening than the one that benchmarks and the registered model use."""
-    wanted = load_whitening(project.root).sha256
-    for key in shards if project.config.train.source == "cached_views" else ():
-        found = project.shard(VIEWS_STAGE, key).require({}).settings["features"]["whitening"]
-        if found != wanted:
-            raise DataError(
-                f"training: {VIEWS_STAGE} of shard {key} are of another feature version: whitening {found[:12]}, and the data "
-                f"root's is {wanted[:12]}; materialise {VIEWS_STAGE} of that shard again"
-            )
 
 
 def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:

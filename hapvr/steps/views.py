@@ -7,7 +7,7 @@ settings of `views` (`hapvr.networks.views`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,9 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import (
     DRAWING_VERSION,
+    INDEX_COLUMNS,
     LABELS_STAGE,
     VIEWS_STAGE,
-    ViewRow,
     view_columns,
     view_fields,
 )
@@ -82,16 +82,16 @@ def make_views_and_labels(
     made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
     wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
 
-    num_videos = sum(row["status"] == STATUS_OK for row in rows)
+    num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        return _entries(project, key, [output for output in wanted if output.recipe in unfinished])
+        return _entries(project, key, [output for output in wanted if output.recipe in unfinished], num_frames)
 
     built = build_shards(
         [output.recipe for output in wanted],
-        num_videos=num_videos,
+        num_videos=len(num_frames),
         make=make,
-        lost=failed_rows(rows),
+        lost=failed_rows(rows, num_frames=0),
         progress=progress,
     )
     return dict(zip(outputs, built, strict=True))
@@ -109,6 +109,7 @@ def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Outp
         settings=_view_settings(project) | features | extras_setting(extras_dims),
         inputs=inputs,
         columns=view_fields("regions", shape=shape),
+        index_columns=INDEX_COLUMNS,
         made_with=embed.environment,
     )
     return _Output(recipe, embed)
@@ -122,6 +123,7 @@ def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _O
         settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
         inputs=inputs,
         columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
+        index_columns=INDEX_COLUMNS,
         made_with=embed.environment,
     )
     return _Output(recipe, embed)
@@ -137,29 +139,27 @@ def _view_settings(project: Project) -> dict[str, Any]:
     }
 
 
-def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generator[list[VideoEntry], None, None]:
-    """For each video of the shard its entry in every output; its views are drawn once."""
-    described: dict[str, list[ViewRow]] = {}
+def _entries(
+    project: Project, key: str, outputs: Sequence[_Output], num_frames: Mapping[str, int]
+) -> Generator[list[VideoEntry], None, None]:
+    """For each video of the shard its entry in every output; its views are drawn once. num_frames: of the videos."""
+    file, config = open_frames(project, key), project.config.views
+    plans = plan_cached_views(file.video_ids, config)
 
     def clips() -> Iterator[tuple[str, Frames]]:
-        config = project.config.views
-        file = open_frames(project, key)
         drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
-        for video_id, plans in plan_cached_views(file.video_ids, config).items():
-            views = [drawer.draw(plan) for plan in plans]
-            described[video_id] = [row for row, _ in views]
-            yield video_id, torch.cat([view.frames for _, view in views]).numpy()
+        for video_id, of_video in plans.items():
+            yield video_id, torch.cat([drawer.draw(plan).frames for plan in of_video]).numpy()
 
     for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
-        rows = described.pop(video_id)
-        entries = []
+        donors, entries = [plan.donor_id for plan in plans[video_id]], []
         for output, values in zip(outputs, results, strict=True):
-            array = values
-            if not np.isfinite(array.astype(np.float16)).all():
+            if not np.isfinite(values.astype(np.float16)).all():
                 raise DataError(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
                     f"hold; check its weights and input"
                 )
-            data = view_columns(rows, array.reshape(len(rows), -1, *array.shape[1:]))
-            entries.append(VideoEntry(index_row(video_id, len(rows)), data, len(values)))
+            data = view_columns(video_id, donors, values.reshape(len(donors), -1, *values.shape[1:]))
+            row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
+            entries.append(VideoEntry(row, data, len(values)))
         yield entries

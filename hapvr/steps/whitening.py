@@ -15,9 +15,9 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import training_shard_keys
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
-from hapvr.networks.extract import Embed, Frames, embed_in_batches, open_backbone, region_embedder
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
     STAGE,
@@ -99,24 +99,43 @@ def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningR
 
 
 def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
-    """Make a published PCA the whitening of a data root; fitting then leaves it alone.
-
-    file: .pth or .npz with mean, d, V, or a checkpoint of VVS. dims: None for all that a checkpoint of VVS has, and for 512 of
-    another file.
-    Raises DataError for a file that holds something else, ArgumentError for more dims than it has.
-    """
-    from hapvr.model.published import import_pca
-
-    pca = import_pca(file, dims=dims)
-    if dims is None and pca.eps is None:
-        pca = import_pca(file, dims=WhiteningConfig().dims)
-    whitening = Whitening(pca.mean.numpy(), pca.eigenvectors.numpy(), pca.eigenvalues.numpy())
-    if pca.eps is not None:
-        whitening = replace(whitening, eps=pca.eps)
+    """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`."""
+    whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
     counts = {"num_regions": "0", "num_shards": "0"}
     save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
     return whitening
+
+
+def read_pca(file: Path, *, dims: int | None) -> Whitening:
+    """The released PCA of a .pth or .npz file with mean [C], d [K] and V [C, K], or of a checkpoint of VVS.
+
+    dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS has, 512 of another file. Raises
+    DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has.
+    """
+    import torch
+
+    from hapvr.model.published import PCA, read_archive
+
+    arrays = read_archive(file)[0]
+    of_vvs = any(name.startswith(PCA) for name in arrays)
+    names = [f"{PCA}{part}" for part in ("mean", "denominator", "components")] if of_vvs else ["mean", "d", "V"]
+    mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
+    mean = mean.flatten()
+    fits = values.ndim == 1 and vectors.shape == (len(mean), len(values)) and not (of_vvs and (values <= 0).any())
+    if not fits or not all(tensor.isfinite().all() for tensor in (mean, values, vectors)):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
+        raise DataError(
+            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"
+        )
+    kept = dims if dims is not None else len(values) if of_vvs else WhiteningConfig().dims
+    if not 1 <= kept <= len(values):
+        raise ArgumentError(f"dims: got {kept}, wanted 1 to {len(values)}, the eigenvalues in {file}")
+    order = values.argsort(descending=True)[:kept]
+    variances = values.square() if of_vvs else values
+    parts = mean, vectors[:, order], variances[order]
+    whitening = Whitening(*(part.float().contiguous().numpy() for part in parts))
+    return replace(whitening, eps=0.0) if of_vvs else whitening
 
 
 def _stored_provenance(root: DataRoot) -> Provenance | None:
@@ -165,7 +184,7 @@ def _sample_regions(project: Project, shards: list[str], embed: Embed, progress:
 
     regions: list[NDArray[np.float32]] = []
     num_done = 0
-    for _, values in embed_in_batches(clips(), embed):
+    for _, (values,) in embed_by_networks(clips(), [embed]):
         regions.append(values.reshape(-1, values.shape[-1]))
         num_done += len(values)
         progress(num_done, wanted)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,13 +15,11 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.teacher import pseudo_labels
+from hapvr.networks.views import ViewPlan
 from hapvr.seeding import numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
-
-LOOK_AHEAD = 64
-"""Groups that are tried, in the order of an epoch, for one that fits into the rest of a batch."""
 
 
 @dataclass  # not frozen, as Fabric refuses to move those
@@ -48,16 +45,6 @@ class Batch:
     num_frames: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class BatchClip:
-    """A clip of a batch. donor_id: the second video that it shows, "" for none. num_frames: before it repeats itself."""
-
-    video_id: str
-    view_index: int
-    num_frames: int
-    donor_id: str = ""
-
-
 def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
     """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
 
@@ -73,7 +60,7 @@ class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
     dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that
-    take part.
+    take part. _num_frames: sampled frames of each.
     """
 
     dims: int
@@ -81,6 +68,7 @@ class BatchSource(Dataset[Any]):
     num_videos: int
     sampler: BatchSampler
     _files: Any = None
+    _num_frames: Mapping[str, int]
 
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
@@ -90,18 +78,10 @@ class BatchSource(Dataset[Any]):
         self._extras = needs_extras(config.train.network)
         self._ranks = {"rank": rank, "world_size": world_size}
 
-    def _start(
-        self,
-        video_ids: Collection[str],
-        *,
-        groups: Iterable[Sequence[str]] = (),
-        alone: Collection[str] | None = None,
-    ) -> None:
+    def _start(self, video_ids: Collection[str], *, groups: Iterable[Sequence[str]] = ()) -> None:
         """Sample batches of these videos."""
         size = self._config.train.batch_videos
-        self.sampler = BatchSampler(
-            video_ids, batch_videos=size, seed=self._seed, groups=groups, alone=alone, **self._ranks
-        )
+        self.sampler = BatchSampler(video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks)
         self.num_videos = len(video_ids)
         self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
 
@@ -110,7 +90,7 @@ class BatchSource(Dataset[Any]):
         batch: Batch = item
         return batch
 
-    def build(self, clips: Sequence[BatchClip], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
+    def build(self, clips: Sequence[ViewPlan], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
         """The batch of all processes' B clips.
 
         regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the teacher's of all clips, which
@@ -121,7 +101,7 @@ class BatchSource(Dataset[Any]):
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         query, reference = (embeddings[rows].float() for rows in pairs.T)
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
-        repeats = self._config.train.repeat_short_clips
+        repeats, most = self._config.train.repeat_short_clips, self._config.views.num_frames
         return Batch(
             regions=regions,
             labels=labels,
@@ -129,9 +109,11 @@ class BatchSource(Dataset[Any]):
             pair_index=pairs,
             first_row=first_row,
             video_ids=tuple(clip.video_id for clip in clips),
-            view_index=torch.tensor([clip.view_index for clip in clips]),
+            view_index=torch.tensor([clip.index for clip in clips]),
             source_ids=torch.tensor(sources),
-            num_frames=None if repeats else torch.tensor([clip.num_frames for clip in clips]),
+            num_frames=None
+            if repeats
+            else torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips]),
         )
 
     def __getstate__(self) -> dict[str, object]:
@@ -142,12 +124,11 @@ class BatchSource(Dataset[Any]):
 class BatchSampler:
     """Which videos are in which batch.
 
-    Videos are drawn by epoch: a seeded permutation, cut into batches of `batch_videos`; the rest of an epoch is left
-    out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than the collection becomes the collection.
+    Videos are drawn by epoch: groups in a seeded order, the videos of each one after the other, cut into batches of
+    `batch_videos`; the rest of an epoch is left out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than
+    the collection becomes the collection.
 
-    groups: videos that stay together, as their clips show each other; every other video is a group of its own. Where no
-    whole group fits into the rest of a batch, videos of `alone` fill it (default: all videos), which can be there without
-    their group. Only a collection that hardly fills a batch can need other videos for that.
+    groups: videos whose clips show each other, which so are mostly in one batch; every other video is a group of its own.
     Raises DataError with fewer than two videos for each rank: there would be no negatives.
     """
 
@@ -158,61 +139,31 @@ class BatchSampler:
         batch_videos: int,
         seed: int,
         groups: Iterable[Sequence[str]] = (),
-        alone: Collection[str] | None = None,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.video_ids = tuple(sorted(set(video_ids)))
-        if len(self.video_ids) < 2 * world_size:
+        videos = set(video_ids)
+        if len(videos) < 2 * world_size:
             raise DataError(
-                f"training: {len(self.video_ids)} videos can be trained on, and negatives need at least {2 * world_size}; add "
+                f"training: {len(videos)} videos can be trained on, and negatives need at least {2 * world_size}; add "
                 "videos, or see the reasons in the index of training_views"
             )
-        grouped = [tuple(sorted(group)) for group in groups]
-        single = set(self.video_ids).difference(*grouped)
-        self._groups = sorted([*grouped, *((video_id,) for video_id in single)])
-        self.batch_videos = min(batch_videos, len(self.video_ids) // world_size * world_size)
-        self._alone = [video_id for video_id in self.video_ids if alone is None or video_id in alone]
-        self._never_alone = sorted(set(self.video_ids).difference(self._alone))
-        self._seed = seed
-        self._rank = rank
-        self._world_size = world_size
-        self._last: tuple[int, list[list[str]]] = (-1, [])
+        grouped = [sorted(group) for group in groups]
+        self._groups = sorted([*grouped, *([video_id] for video_id in videos.difference(*grouped))])
+        self.batch_videos = min(batch_videos, len(videos) // world_size * world_size)
+        self._per_epoch = len(videos) // self.batch_videos
+        self._seed, self._rank, self._world_size = seed, rank, world_size
+        self._last: tuple[int, list[str]] = (-1, [])
 
     def videos(self, number: int) -> list[str]:
         """The videos of a batch, of all ranks."""
-        epoch, position = divmod(number, len(self.video_ids) // self.batch_videos)
+        epoch, position = divmod(number, self._per_epoch)
         if self._last[0] != epoch:
-            self._last = (epoch, self._batches_of(epoch))
-        return self._last[1][position]
+            order = numpy_rng(self._seed, "epoch", epoch).permutation(len(self._groups))
+            self._last = (epoch, [video_id for index in order for video_id in self._groups[index]])
+        return self._last[1][position * self.batch_videos : (position + 1) * self.batch_videos]
 
     def rank_slice(self) -> slice:
         """The places of this rank's videos in a batch."""
         share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
-
-    def _batches_of(self, epoch: int) -> list[list[str]]:
-        rng = numpy_rng(self._seed, "epoch", epoch)
-        waiting = deque(self._groups[index] for index in rng.permutation(len(self._groups)))
-        spare = [deque(ids[index] for index in rng.permutation(len(ids))) for ids in (self._alone, self._never_alone)]
-        return [self._fill(waiting, spare) for _ in range(len(self.video_ids) // self.batch_videos)]
-
-    def _fill(self, waiting: deque[tuple[str, ...]], spare: Sequence[deque[str]]) -> list[str]:
-        """A batch: whole groups in their order, and spare videos, the first queue's first, in what is left."""
-        batch: list[str] = []
-        passed: list[tuple[str, ...]] = []
-        while waiting and len(batch) < self.batch_videos and len(passed) < LOOK_AHEAD:
-            group = waiting.popleft()
-            if len(batch) + len(group) <= self.batch_videos:
-                batch.extend(group)
-            else:
-                passed.append(group)
-        waiting.extendleft(reversed(passed))
-        for queue in spare:
-            for _ in range(len(queue)):
-                if len(batch) == self.batch_videos:
-                    break
-                if queue[0] not in batch:
-                    batch.append(queue[0])
-                queue.rotate(-1)
-        return batch

@@ -12,7 +12,8 @@ from hapvr.errors import ConfigError
 from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.clips import check_clips
-from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.family import video_vectors
+from hapvr.model.tca.network import ContextNetwork
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import STRENGTHS, Batch
 from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes

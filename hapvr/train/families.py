@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.optim import Adam, AdamW, Optimizer
@@ -10,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, S
 
 from hapvr.config import OptimizerConfig, TrainConfig
 from hapvr.errors import ConfigError
-from hapvr.losses.objective import Objective, RankShard
+from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
@@ -50,11 +51,11 @@ class TrainingModule(FamilyTraining):
             frame_labels = frame_labels.masked_fill(~real, 0)
         every = own if gather is None else gather(own)
         similarities = self.network.compare(own, every, query_mask=own_mask, reference_mask=mask)
-        shard = None
+        options: dict[str, Any] = {}
         if gather is not None:
-            shard = RankShard(first_row, lambda value: gather(value.reshape(1)).sum())
+            options = {"first_row": first_row, "add_up": lambda value: gather(value.reshape(1)).sum()}
             similarities = replace(similarities, video=gather(similarities.video))
-        output = self.objective(similarities, batch.labels, frame_labels, batch.pair_index, shard)
+        output = self.objective(similarities, batch.labels, frame_labels, batch.pair_index, **options)
         return output.total, output.terms, output.counts, similarities.video.detach()
 
 

@@ -20,7 +20,7 @@ from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import STRENGTHS, Batch, BatchClip, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource
 from hapvr.train.family import Gather
 
 
@@ -54,12 +54,12 @@ class OnlineViews(BatchSource):
         super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
         self._device, self._gather = device, gather
         self._shard_of: dict[str, int] = {}
-        self._video_frames: dict[str, int] = {}
+        self._num_frames = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
             frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
-            self._video_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
+            self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         self._start(self._shard_of)
         backbone = open_backbone(config.backbone, device.type, extras=self._extras)
         whitening = load_whitening(root)
@@ -91,7 +91,7 @@ class OnlineViews(BatchSource):
                 config=self._config.views,
                 size_px=self._config.backbone.crop_px,
             )
-        frames = [self._files.draw(plan)[1].frames for plan in plans[own]]
+        frames = [self._files.draw(plan).frames for plan in plans[own]]
         return DrawnClips(torch.stack(frames), own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:
@@ -103,15 +103,11 @@ class OnlineViews(BatchSource):
         if self._gather is not None:
             embeddings = self._gather(embeddings.float().to(self._device)).cpu()
         return self.build(
-            [self._clip(plan) for plan in item.plans],
+            item.plans,
             regions.clone(),  # outside inference mode, so that gradients may be taken through it
             embeddings,
             first_row=item.first_row,
         )
-
-    def _clip(self, plan: ViewPlan) -> BatchClip:
-        num_frames = min(self._config.views.num_frames, self._video_frames[plan.video_id])
-        return BatchClip(plan.video_id, plan.index, num_frames, donor_id=plan.donor_id)
 
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:

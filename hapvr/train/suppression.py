@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -89,14 +87,14 @@ class SuppressionTraining(FamilyTraining):
         if extras is None:
             return self.network.anchors(regions[rows], None), None
         parts = (self._settings.seed, "injection", batch_number, first_row)
-        injection = draw_injection(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
+        source = draw_source(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
         easy = easy_frames(extras.magnitude, max_magnitude=self.network.settings.max_magnitude)
-        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int(injection.inserted.sum()))
-        clips = injection.apply(regions[rows], regions.flatten(0, 1)[chosen])
-        pooled = injection.apply(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen])
+        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int((source < 0).sum()))
+        clips = inserted(regions[rows], regions.flatten(0, 1)[chosen], source)
+        pooled = inserted(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen], source)
         # An own frame that may be a distractor too has no label.
         own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
-        return self.network.anchors(clips, pooled), injection.labels(own)
+        return self.network.anchors(clips, pooled), inserted(own, own.new_zeros(()), source)
 
     def _terms(
         self,
@@ -165,46 +163,29 @@ def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ..
     return torch.stack(rows)
 
 
-@dataclass(frozen=True)
-class Injection:
-    """Where the frames of a longer clip come from, equal for all clips of a batch.
+def block_source(num_frames: int, count: int, position: int) -> Tensor:
+    """Where the frames of a clip come from after `count` frames in one piece were inserted before frame `position`.
 
-    source: int64 [T + n], the frame of the clip, or -1 for an inserted one.
+    position: num_frames puts them behind the last. Returns int64 [T + n], the frame of the clip, or -1 for an inserted one.
     """
-
-    source: Tensor
-
-    @property
-    def inserted(self) -> Tensor:
-        """bool [T + n]: the frames that do not belong to the clip."""
-        return self.source < 0
-
-    def apply(self, clips: Tensor, distractors: Tensor) -> Tensor:
-        """Insert frames into clips. clips: [N, T, ...]; distractors: [N, n, ...]. Returns [N, T + n, ...]."""
-        source = self.source.to(clips.device)
-        longer = clips[:, source.clamp(min=0)]
-        longer[:, source < 0] = distractors.to(longer.dtype)
-        return longer
-
-    def labels(self, own: Tensor) -> Tensor:
-        """Labels of all frames. own: int8 [N, T], of the clips' frames. Returns int8 [N, T + n], 0 for inserted ones."""
-        source = self.source.to(own.device)
-        return own[:, source.clamp(min=0)].masked_fill(source < 0, 0)
-
-
-def block_injection(num_frames: int, count: int, position: int) -> Injection:
-    """`count` frames in one piece before frame `position`; position num_frames puts them behind the last."""
     frames = torch.arange(num_frames)
-    inserted = torch.full((count,), -1)
-    return Injection(torch.cat([frames[:position], inserted, frames[position:]]))
+    return torch.cat([frames[:position], torch.full((count,), -1), frames[position:]])
 
 
-def draw_injection(num_frames: int, rates: tuple[float, float], rng: np.random.Generator) -> Injection:
-    """Draw how many frames are inserted and where.
+def inserted(clips: Tensor, values: Tensor, source: Tensor) -> Tensor:
+    """clips [N, T, ...] with values [N, n, ...], or of a shape like it, where source is -1. Returns [N, T + n, ...]."""
+    source = source.to(clips.device)
+    longer = clips[:, source.clamp(min=0)]
+    longer[:, source < 0] = values.to(longer.dtype)
+    return longer
+
+
+def draw_source(num_frames: int, rates: tuple[float, float], rng: np.random.Generator) -> Tensor:
+    """Draw how many frames are inserted and where, see `block_source`.
 
     Their number n is uniform between the two rates of T = num_frames, rounded down, both included; their block stands before
     frame p, uniform in 0 to T - n.
     """
     fewest, most = (int(rate * num_frames) for rate in sorted(rates))
     count = int(rng.integers(fewest, most + 1))
-    return block_injection(num_frames, count, int(rng.integers(num_frames - count + 1)))
+    return block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))

@@ -16,17 +16,15 @@ from hapvr.augment import policy
 from hapvr.augment.policy import (
     NO_SOURCE,
     View,
-    draw_crop,
     draw_overlays,
+    draw_view,
     overlay_emoji,
     overlay_text,
-    strong_view,
-    takes_donor,
     video_in_video,
-    weak_view,
 )
-from hapvr.augment.settings import AugmentConfig
+from hapvr.augment.settings import AugmentConfig, ViewsConfig
 from hapvr.augment.temporal import draw_window
+from hapvr.networks.views import choose_donor
 from hapvr.seeding import numpy_rng
 
 PLAIN = AugmentConfig(randaugment_operations=0, overlays=False)
@@ -43,32 +41,23 @@ def textured_frames(num_frames, *, height_px=64, width_px=96, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
-def draw(view, frames, *, num_frames=8, size_px=32, config=None, seed=0, video_id="s/a", view_index=0, window_index=0):
-    window = draw_window(
-        max(1, len(frames)), num_frames=max(1, num_frames), rng=numpy_rng(seed, video_id, "window", window_index)
-    )
-    options = {
-        "num_frames": num_frames,
-        "size_px": size_px,
-        "seed": seed,
-        "video_id": video_id,
-        "view_index": view_index,
-    }
-    if view is strong_view:
-        options["config"] = config or AugmentConfig()
-    return view(frames, window, **options)
+def draw(strength, frames, *, num_frames=8, size_px=32, config=PLAIN, seed=0, video_id="s/a", view_index=0):
+    rng = numpy_rng(seed, video_id, "window", 0)
+    window = draw_window(len(frames), num_frames=num_frames, rng=rng)
+    options = {"strength": strength, "num_frames": num_frames, "size_px": size_px, "config": config}
+    return draw_view(frames, window, (seed, video_id, view_index), **options)
 
 
-@pytest.mark.parametrize("view", [weak_view, strong_view])
+@pytest.mark.parametrize("view", ["weak", "strong"])
 def test_views_are_drawn_again_bit_for_bit(view):
     """Equal arguments give equal bytes whatever the global generators do, which stay as they were; others differ."""
     frames = textured_frames(30)
     kept = frames.clone()
-    first = draw(view, frames)
+    first = draw(view, frames, config=AugmentConfig())
     assert torch.equal(frames, kept)
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    again = draw(view, frames.clone())
+    again = draw(view, frames.clone(), config=AugmentConfig())
     assert torch.equal(first.frames, again.frames)
     assert torch.equal(first.source_index, again.source_index)
     assert first.operations == again.operations
@@ -77,7 +66,7 @@ def test_views_are_drawn_again_bit_for_bit(view):
         assert not torch.equal(draw(view, frames, **other).frames, first.frames)
 
 
-@pytest.mark.parametrize("view", [weak_view, strong_view])
+@pytest.mark.parametrize("view", ["weak", "strong"])
 @pytest.mark.parametrize(("num_available", "size"), [(1, (1, 1)), (3, (32, 200)), (100, (97, 33))])
 def test_views_have_the_asked_for_shape(view, num_available, size):
     """Any video of at least one frame gives a full clip."""
@@ -93,7 +82,7 @@ def test_weak_view_is_the_recorded_crop_of_its_source_frames():
     frames = textured_frames(30)
     flips = set()
     for view_index in range(6):
-        view = draw(weak_view, frames, view_index=view_index)
+        view = draw("weak", frames, view_index=view_index)
         top, left, height, width = (int(value) for value in re.findall(r"=(\d+)", view.operations[1]))
         size = [32, 32]
         expected = functional.resized_crop(frames[view.source_index], top, left, height, width, size, antialias=True)
@@ -109,7 +98,7 @@ def test_weak_view_is_the_recorded_crop_of_its_source_frames():
 @given(num_available=st.integers(1, 120), view_index=st.integers(0, 10_000))
 def test_strong_view_shows_the_frames_it_says(num_available, view_index):
     """Without changes of colour, each frame with a source shows that frame; the others are black or noise."""
-    view = draw(strong_view, numbered_frames(num_available), config=PLAIN, view_index=view_index)
+    view = draw("strong", numbered_frames(num_available), config=PLAIN, view_index=view_index)
     for frame, source in zip(view.frames, view.source_index.tolist(), strict=True):
         if source == NO_SOURCE:
             assert frame.max() == 0 or frame.float().std() > 50
@@ -121,12 +110,12 @@ def test_strong_view_shows_the_frames_it_says(num_available, view_index):
 def test_strong_view_records_everything_that_was_done():
     """Over many draws each temporal augmentation comes up about as often as configured, and all kinds are named."""
     frames = numbered_frames(40, height_px=8, width_px=8)
-    views = [draw(strong_view, frames, size_px=4, config=PLAIN, view_index=index) for index in range(400)]
+    views = [draw("strong", frames, size_px=4, config=PLAIN, view_index=index) for index in range(400)]
     first = [view.operations[0].split("(")[0] for view in views]
     rates = {name: first.count(name) / len(first) for name in set(first)}
     expected = {"shuffle_dropout": 0.5, "fast_forward": 0.1, "slow_motion": 0.1, "reverse": 0.1, "pause": 0.1}
     assert rates == pytest.approx({**expected, "temporal_crop": 0.1}, abs=0.07)
-    assert all(view.operations[1].startswith("crop(") and view.strength == "strong" for view in views)
+    assert all(view.operations[1].startswith("crop(") for view in views)
     assert 0.4 < np.mean(["flip" in view.operations for view in views]) < 0.6
 
 
@@ -136,19 +125,16 @@ def test_strong_view_applies_rand_augment_alike_to_all_frames():
     config = PLAIN.model_copy(update={"randaugment_operations": 2, "temporal": False})
     changed = 0
     for index in range(8):
-        view = draw(strong_view, still, config=config, view_index=index)
+        view = draw("strong", still, config=config, view_index=index)
         assert all(torch.equal(frame, view.frames[0]) for frame in view.frames)
-        plain = draw(strong_view, still, config=PLAIN.model_copy(update={"temporal": False}), view_index=index)
+        plain = draw("strong", still, config=PLAIN.model_copy(update={"temporal": False}), view_index=index)
         changed += not torch.equal(view.frames[0], plain.frames[-1])
     assert changed >= 6
 
 
-WHERE = {"seed": 0, "video_id": "s/a"}
-
-
 def plain_view(level, *, size_px=40, num_frames=3):
     frames = torch.full((num_frames, 3, size_px, size_px), level, dtype=torch.uint8)
-    return View(frames, torch.arange(num_frames), "strong", ("reverse",))
+    return View(frames, torch.arange(num_frames), ("reverse",))
 
 
 def test_video_in_video_pastes_the_donor_in_one_place():
@@ -156,7 +142,7 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     host, donor = plain_view(10), plain_view(200)
     sizes = set()
     for view_index in range(20):
-        view = video_in_video(host, donor, view_index=view_index, **WHERE)
+        view = video_in_video(host, donor, (0, "s/a", view_index))
         size, top, left = (int(value) for value in re.findall(r"=(\d+)", view.operations[-1]))
         expected = host.frames.clone()
         expected[:, :, top : top + size, left : left + size] = 200
@@ -168,21 +154,15 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     assert host.frames.unique().tolist() == [10]
 
 
-def test_takes_donor_follows_its_probability():
+def test_donors_are_chosen_by_their_probability():
     """About the configured part of views get a donor, always the same ones."""
-    drawn = [takes_donor(config=AugmentConfig(), view_index=index, **WHERE) for index in range(2000)]
-    assert 0.25 < sum(drawn) / 2000 < 0.35
-    assert drawn[:20] == [takes_donor(config=AugmentConfig(), view_index=index, **WHERE) for index in range(20)]
-    never = AugmentConfig(video_in_video_probability=0)
-    assert not any(takes_donor(config=never, seed=0, video_id="s/a", view_index=index) for index in range(50))
-
-
-@given(height_px=st.integers(1, 500), width_px=st.integers(1, 500), low=st.floats(0.01, 1), seed=st.integers(0, 99))
-def test_draw_crop_lies_inside_the_frame(height_px, width_px, low, seed):
-    """Any frame has a crop, even a strip of one pixel."""
-    top, left, height, width = draw_crop(height_px, width_px, scale=(low, 1.0), rng=np.random.default_rng(seed))
-    assert top >= 0 < height <= height_px - top
-    assert left >= 0 < width <= width_px - left
+    config, others = ViewsConfig(), ["s/b", "s/c"]
+    drawn = [choose_donor("s/a", index, others, config) for index in range(2000)]
+    assert 0.25 < sum(map(bool, drawn)) / 2000 < 0.35
+    assert {*drawn} == {"", *others}
+    assert drawn[:20] == [choose_donor("s/a", index, others, config) for index in range(20)]
+    never = ViewsConfig(augment=AugmentConfig(video_in_video_probability=0))
+    assert not any(choose_donor("s/a", index, others, never) for index in range(50))
 
 
 @pytest.mark.parametrize("name", ["text", "emoji", "blur"])

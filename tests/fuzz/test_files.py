@@ -19,12 +19,13 @@ from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 from hapvr.config_file import load_config
 from hapvr.errors import HapvrError
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.published import import_pca, import_released
+from hapvr.model.published import import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.steps.searcher import Searcher, SearchOptions
+from hapvr.steps.whitening import read_pca
 from hapvr.train.run_folder import read_record
 from hapvr.video.sources import read_list
 from tests.fuzz.budget import damage, fuzz
@@ -100,7 +101,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "run.json": (lambda path: path.write_text('{"run": "a", "settings": {}}'), lambda path: read_record(path.parent)),
     "features.hdf5": (write_hdf5, lambda path: [survey_hdf5(path), *read_hdf5_features(path)]),
     "model.pth": (write_state, import_released),
-    "pca.npz": (write_pca, import_pca),
+    "pca.npz": (write_pca, lambda path: read_pca(path, dims=None)),
 }
 """Name of a file -> what writes a whole one, and what reads it."""
 

@@ -43,19 +43,16 @@ def views() -> tuple[Similarities, Tensor, Tensor, Tensor]:
     return batch([("a",), ("b",), ("c",), ("a",), ("b", "a"), ("c",)])
 
 
-@pytest.mark.parametrize("include_self", [False, True])
-def test_objective_is_the_weighted_sum_of_eq_15(
-    views: tuple[Similarities, Tensor, Tensor, Tensor], include_self: bool
-) -> None:
+def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
     """6 frame + 4 video + InfoNCE + 3 SSHN + regulariser, on video similarities in [0, 1]."""
     similarities, labels, frame_labels, pairs = views
-    found = Objective(ObjectiveSettings(include_self=include_self))(similarities, labels, frame_labels, pairs)
-    kept = torch.ones(len(pairs), dtype=torch.bool) if include_self else pairs[:, 0] != pairs[:, 1]
+    found = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
+    kept = pairs[:, 0] != pairs[:, 1]
     rows, columns = pairs[kept].unbind(1)
     video = similarities.video / 2 + 0.5
     expected = {
         "frame_ap": quadlinear_ap(similarities.frame[rows, columns], frame_labels[kept], rho=5.0),
-        "video_ap": quadlinear_ap(video, labels if include_self else without_self(labels)),
+        "video_ap": quadlinear_ap(video, without_self(labels)),
         "infonce": infonce(video, without_self(labels), temperature=0.03),
         "hard_negative": hard_negative(video, labels),
         "self_similarity": self_similarity(video, labels),
@@ -96,9 +93,6 @@ def test_objective_counts_queries_without_positives() -> None:
         "frame_rows": 2 * FRAMES,
         "frame_rows_without_positives": 0,
     }
-    with_self = Objective(ObjectiveSettings(include_self=True))(similarities, labels, frame_labels, pairs)
-    assert with_self.counts["queries_without_positives"] == 0
-    assert with_self.counts["frame_rows"] == 5 * FRAMES
 
 
 def test_objective_of_a_batch_without_any_positive_is_finite() -> None:

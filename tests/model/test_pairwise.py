@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hapvr.model.clips import Limits, PackedVideos
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import refine_in_strips, score_packed
+from hapvr.model.pairwise import refine_in_strips
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
@@ -41,12 +41,12 @@ def one_by_one(network, queries, references):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_score_packed_equals_one_pair_at_a_time(variant):
+def test_packed_scores_equal_one_pair_at_a_time(variant):
     """Lengths from one frame on, score as each pair does alone, in every variant."""
     network = make_network(**VARIANTS[variant])
     queries = [network.embed(video) for video in make_videos([1, 7, 28, 13], name="queries")]
     references = [network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")]
-    got = score_packed(network, PackedVideos.from_videos(queries), PackedVideos.from_videos(references))
+    got = network.packed_scorer()(PackedVideos.from_videos(queries), PackedVideos.from_videos(references))
     torch.testing.assert_close(got, one_by_one(network, queries, references), rtol=0, atol=1e-5)
 
 
@@ -72,8 +72,8 @@ def test_limits_change_no_score(query_lengths, reference_lengths, size, workers)
         strip_elements=size,
         workers=workers,
     )
-    got = score_packed(network, queries, references, limits=limits)
-    torch.testing.assert_close(got, score_packed(network, queries, references), rtol=0, atol=1e-5)
+    got = network.packed_scorer(limits=limits)(queries, references)
+    torch.testing.assert_close(got, network.packed_scorer()(queries, references), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
@@ -92,8 +92,8 @@ def test_bfloat16_products_keep_the_ranking():
     """Scores from bfloat16 embeddings are within a hundredth and rank clear cases alike."""
     network = make_network()
     videos = [network.embed(video) for video in make_videos([30, 25, 28])]
-    exact = score_packed(network, PackedVideos.from_videos(videos), PackedVideos.from_videos(videos))
+    exact = network.packed_scorer()(PackedVideos.from_videos(videos), PackedVideos.from_videos(videos))
     coarse = PackedVideos.from_videos([video.bfloat16() for video in videos])
-    got = score_packed(network, coarse, coarse, comparator=network.comparator.in_dtype(torch.bfloat16))
+    got = network.packed_scorer(dtype=torch.bfloat16)(coarse, coarse)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)

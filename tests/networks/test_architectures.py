@@ -1,4 +1,4 @@
-"""Any network of timm, or a TorchScript file, as backbone and teacher."""
+"""Any network of timm as backbone and teacher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
@@ -77,31 +77,6 @@ def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
     teacher = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=weights), crop_px=224)
     assert teacher.identity.source == "file"
     torch.testing.assert_close(teacher.network.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight.detach())
-
-
-class ColourVector(nn.Module):
-    """Stands for a published copy-detection network: one vector per picture."""
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return torch.cat([pixels.mean((2, 3)), pixels.amax((2, 3))], 1)
-
-
-def torchscript(path: Path, network: nn.Module) -> Weights:
-    torch.jit.save(torch.jit.script(network), str(path))
-    return Weights(source="torchscript", path=path)
-
-
-def test_a_torchscript_file_serves_as_backbone_and_teacher(tmp_path: Path, frames: Tensor) -> None:
-    """As teacher it gives its vector; as backbone the vectors of nine windows of half the frame's side."""
-    weights = torchscript(tmp_path / "copies.pt", ColourVector())
-    teacher = load_teacher(TeacherConfig(weights=weights), crop_px=224)
-    backbone = load_backbone(BackboneConfig(weights=weights))
-    pixels = normalize_pixels(frames, backbone.mean, backbone.std)
-    torch.testing.assert_close(teacher.embed(frames), ColourVector()(pixels))
-    window = F.interpolate(pixels[..., 56:168, 112:224], size=(224, 224), mode="bilinear", antialias=True)
-    wanted = F.normalize(ColourVector()(window), dim=1)
-    torch.testing.assert_close(backbone.regions(frames)[:, 5], wanted, rtol=1e-4, atol=1e-5)
-    assert backbone.identity.architecture == "torchscript"
 
 
 @pytest.mark.parametrize(

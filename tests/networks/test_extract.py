@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from hapvr.networks.extract import READ_AHEAD, embed_in_batches, read_ahead
+from hapvr.networks.extract import READ_AHEAD, embed_by_networks, read_ahead
 
 
 def test_read_ahead_keeps_order_and_is_bounded() -> None:
@@ -31,12 +31,11 @@ def test_read_ahead_keeps_order_and_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("batch_frames", [1, 3, 100])
-def test_embed_in_batches_gives_each_clip_its_own_results(batch_frames: int) -> None:
+def test_embed_by_networks_gives_each_clip_its_own_results(batch_frames: int) -> None:
     """Whatever the batches, clip k has the embeddings of its frames, in order."""
     clips = [(str(count), np.full((count, 3, 2, 2), count, np.uint8)) for count in (1, 5, 2, 7)]
-    found = list(
-        embed_in_batches(clips, lambda frames: frames.mean((1, 2, 3), dtype=np.float32), batch_frames=batch_frames)
-    )
+    networks = [lambda frames: frames.mean((1, 2, 3), dtype=np.float32)]
+    found = list(embed_by_networks(clips, networks, batch_frames=batch_frames))
     assert [key for key, _ in found] == [key for key, _ in clips]
-    for key, values in found:
+    for key, (values,) in found:
         assert values.tolist() == [float(key)] * int(key)

@@ -70,22 +70,22 @@ def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
 
 SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
 WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
-    "another network, smaller": (LARGE, lambda: state_of(SMALL), r"missing, e\.g\. layer1\.2"),
-    "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"1 mismatched, e\.g\. conv1"),
+    "another network, smaller": (LARGE, lambda: state_of(SMALL), r"layer1\.2\S* is missing"),
+    "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"conv1\.weight has shape"),
     "whole numbers": (
         SMALL,
         lambda: {name: values.to(torch.int8) for name, values in state_of(SMALL).items()},
-        r"mismatched, e\.g\. conv1\.weight",
+        r"conv1\.weight has values of",
     ),
     "not finite": (
         SMALL,
         lambda: state_of(SMALL) | {"layer2.0.bn1.weight": torch.full((128,), torch.nan)},
-        r"1 mismatched, e\.g\. layer2\.0\.bn1\.weight",
+        r"layer2\.0\.bn1\.weight has NaN",
     ),
     "half a transformer": (
         TRANSFORMER,
         lambda: without(state_of(TRANSFORMER), *(f"blocks.{number}." for number in range(6, 12))),
-        r"missing, e\.g\. blocks\.6",
+        r"blocks\.6\S* is missing",
     ),
 }
 

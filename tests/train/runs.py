@@ -10,7 +10,6 @@ import torch
 from lightning_fabric import Fabric
 
 from hapvr.config import Config
-from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import data_digests, training_shards
@@ -23,11 +22,6 @@ def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **chan
     """All training views of a project, with changes of its training settings."""
     config = with_train(project, **changes)
     return CachedViews(project.root, training_shards(project), config, rank=rank, world_size=world_size)
-
-
-def training_ids(project: Project) -> list[str]:
-    """The training videos of a project that have features, sorted."""
-    return sorted(FeatureStore(project.root, training_shards(project)).available())
 
 
 def run(

@@ -89,10 +89,10 @@ def test_epochs_and_ranks_partition_the_videos(count: int, size: int, seed: int,
     assert [video for part in parts for video in part.videos(0)[part.rank_slice()]] == whole
 
 
-def test_groups_stay_together_in_batches() -> None:
-    """Batches hold whole groups, and every video comes up in an epoch of aligned ones."""
+def test_videos_of_a_group_follow_each_other() -> None:
+    """So aligned batches hold whole groups, and every video comes up in an epoch."""
     ids = [f"{number:02d}" for number in range(40)]
-    groups = [ids[start : start + GROUP_VIDEOS] for start in range(0, 32, GROUP_VIDEOS)]
+    groups = [ids[start : start + GROUP_VIDEOS] for start in range(0, 40, GROUP_VIDEOS)]
     sampler = BatchSampler(ids, batch_videos=8, seed=0, groups=groups)
     epoch = [sampler.videos(number) for number in range(5)]
     assert sorted(video for videos in epoch for video in videos) == ids
@@ -136,11 +136,9 @@ def unit(batch: Batch) -> Batch:
 
 def donors_of(data: CachedViews, batch: Batch) -> list[tuple[int, str]]:
     """Row of the batch and donor, for its clips that have one."""
-    rows = [
-        next(row for row in data._rows[video_id] if row.view_index == index)
-        for video_id, index in zip(batch.video_ids, batch.view_index.tolist(), strict=True)
-    ]
-    return [(number, row.donor_id) for number, row in enumerate(rows) if row.donor_id]
+    clips = zip(batch.video_ids, batch.view_index.tolist(), strict=True)
+    donors = [data._donors[video_id][index] for video_id, index in clips]
+    return [(number, donor_id) for number, donor_id in enumerate(donors) if donor_id]
 
 
 def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
@@ -151,7 +149,8 @@ def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None
         batch = data[number]
         for row, donor_id in donors_of(data, batch):
             of_donor = torch.tensor([video_id == donor_id for video_id in batch.video_ids])
-            assert of_donor.any()
+            if not of_donor.any():  # the batch ends within their group
+                continue
             assert (batch.labels[row, of_donor] == 1).all()
             assert (batch.labels[of_donor, row] == 1).all()
             assert batch.source_ids[row, 1] == batch.source_ids[of_donor, 0][0]

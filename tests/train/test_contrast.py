@@ -10,8 +10,8 @@ import torch
 
 from hapvr.config import Config
 from hapvr.losses.settings import ContrastSettings
+from hapvr.model.family import video_vectors
 from hapvr.model.settings import TcaSettings
-from hapvr.model.tca.network import video_vectors
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, run_training
 from hapvr.train.batch import Batch

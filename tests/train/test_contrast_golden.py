@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
-from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.family import video_vectors
+from hapvr.model.tca.network import ContextNetwork
 from hapvr.train.contrast import contrast_loss, follow
 from tests.model.tca import release
 

@@ -68,30 +68,19 @@ class ContextNetwork(FrameVectorNetwork):
         return encoded.masked_fill(~mask[..., None], 0)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        if self.settings.level == "video":
+            return super()._compare(query, reference, query_mask, reference_mask)
         frames = (F.normalize(clips, dim=-1) for clips in (query, reference))
-        found = self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
-        if self.settings.level == "frame":
-            return found
-        video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
-        return Similarities(frame=found.frame, refined=found.frame, video=video, regularization=video.new_zeros(()))
+        return self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
 
     def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
         """Unit vectors of embeddings [T, 1, D]: of each video one at level `video`, else of each frame one."""
-        if self.settings.level == "frame":
-            return PackedVideos.from_videos([F.normalize(video, dim=-1) for video in videos])
-        return PackedVideos.from_videos([video_vectors(video[None, :, 0])[:, None] for video in videos])
+        if self.settings.level == "video":
+            return super().pack(videos)
+        return PackedVideos.from_videos([F.normalize(video, dim=-1) for video in videos])
 
     def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
         """Products of video vectors, or Chamfer similarities of frames, of what `pack` gave."""
         if self.settings.level == "frame":
             return self.matcher.packed_scorer(dtype=dtype, limits=limits)
         return super().packed_scorer()
-
-
-def video_vectors(encoded: Tensor, mask: Mask = None) -> Tensor:
-    """Unit vectors [N, D] in float32 of encoded frames [N, T, D]: the mean over real frames (mask: bool [N, T])."""
-    encoded = encoded.to(torch.promote_types(encoded.dtype, torch.float32))
-    if mask is None:
-        return F.normalize(encoded.mean(1), dim=-1)
-    total = encoded.masked_fill(~mask[..., None], 0).sum(1)
-    return F.normalize(total / mask.sum(1, keepdim=True).to(total.dtype), dim=-1)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Mask, PackedVideos, pad_to_min_frames
-from hapvr.model.family import FrameVectorNetwork, Similarities, drawing_from
+from hapvr.model.clips import Mask, pad_to_min_frames
+from hapvr.model.family import FrameVectorNetwork, drawing_from
 from hapvr.model.frame_extras import split_extras
 from hapvr.model.layers import Comparator
 from hapvr.model.settings import (
@@ -20,12 +19,11 @@ from hapvr.model.settings import (
     SaliencySettings,
     TopicSettings,
     VvsSettings,
+    doubled_length,
 )
 from hapvr.model.similarity import frame_similarity
 
 EXPANSION, HEADS = 4, 8
-REACH = 2
-"""The weight of a frame needs similarities of frames at most this many apart: its 3 x 3 cells on the diagonal."""
 
 
 class TemporalSaliency(nn.Module):
@@ -45,7 +43,8 @@ class TemporalSaliency(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, dims, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(dims)
-        self.encoder = EncoderLayer(settings)
+        # Every frame attends to itself alone, as in the release, so queries and keys have no effect and no gradient.
+        self.encoder = nn.TransformerEncoderLayer(dims, HEADS, 2 * dims, settings.dropout, batch_first=True)
 
     def forward(self, similarity: Tensor) -> Tensor:
         """similarity: self-similarities [N, T, T]. Returns weights [N, T]."""
@@ -70,44 +69,8 @@ class TemporalSaliency(nn.Module):
         return values
 
     def _weights(self, states: Tensor) -> Tensor:
-        return torch.sigmoid(self.encoder(states).mean(-1) / self.temperature)
-
-
-class EncoderLayer(nn.Module):
-    """A transformer layer with normalisation after each half, in which every frame attends to itself alone, as in the release.
-
-    So queries and keys have no effect and no gradient.
-    """
-
-    def __init__(self, settings: SaliencySettings) -> None:
-        super().__init__()
-        dims = EXPANSION * settings.width
-        self.dims = dims
-        self.input = nn.Linear(dims, 3 * dims)
-        self.output = nn.Linear(dims, dims)
-        self.linear1 = nn.Linear(dims, 2 * dims)
-        self.linear2 = nn.Linear(2 * dims, dims)
-        self.norm1 = nn.LayerNorm(dims)
-        self.norm2 = nn.LayerNorm(dims)
-        self.dropout = nn.Dropout(settings.dropout)
-        nn.init.xavier_uniform_(self.input.weight)
-        nn.init.zeros_(self.input.bias)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """states: [N, T, 4 width]. Returns the same shape."""
-        states = self.norm1(states + self.dropout(self.output(self._frame_alone(states))))
-        hidden = self.linear2(self.dropout(torch.relu(self.linear1(states))))
-        normalized: Tensor = self.norm2(states + self.dropout(hidden))
-        return normalized
-
-    def _frame_alone(self, states: Tensor) -> Tensor:
-        first = 2 * self.dims
-        values: Tensor = F.linear(states, self.input.weight[first:], self.input.bias[first:])
-        # the weight of a frame for itself is 1, and training drops it as it drops any weight, head by head
-        kept = self.dropout(values.new_ones((*values.shape[:2], HEADS)))
-        weighed: Tensor = values * kept.repeat_interleave(self.dims // HEADS, dim=-1)
-        return weighed
+        alone: Tensor = self.encoder(states.reshape(-1, 1, states.shape[-1]))
+        return torch.sigmoid(alone.mean(-1).view(states.shape[:-1]) / self.temperature)
 
 
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:
@@ -115,30 +78,12 @@ def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tens
 
     frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or
     last frame holds the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) of
-    the frames t - 1, t, t + 1 with each other. At most last - first + 2 frames are converted to float32.
+    the frames t - 1, t, t + 1 with each other.
     """
-    low, high = max(first - 1, 0), min(last + 1, len(order))
-    part = frames[order[low:high]].float()
-    position = torch.arange(first, last, device=part.device)
-    around = torch.stack([position - 1, position, position + 1], dim=-1).clamp(0, len(order) - 1) - low
-    shifted = {offset: _similarity_at(part, offset) for offset in range(-REACH, REACH + 1)}
-    rows, columns = around.unsqueeze(2).expand(-1, 3, 3), around.unsqueeze(1).expand(-1, 3, 3)
-    cells = part.new_empty(rows.shape)
-    for offset, values in shifted.items():
-        chosen = columns - rows == offset
-        cells[chosen] = values[rows[chosen]]
-    return cells
-
-
-def _similarity_at(frames: Tensor, offset: int) -> Tensor:
-    """Chamfer similarity over regions of frame t with frame t + offset, [T]; 0 where there is no such frame."""
-    count = len(frames)
-    values = frames.new_zeros(count)
-    if abs(offset) < count:
-        start, end = max(-offset, 0), count - max(offset, 0)
-        products = frames[start:end] @ frames[start + offset : end + offset].transpose(1, 2)
-        values[start:end] = products.amax(2).mean(1)
-    return values
+    around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)
+    windows = frames[order[around.clamp(0, len(order) - 1)]].float()
+    products = torch.einsum("tard,tbsd->tabrs", windows, windows)
+    return products.amax(-1).mean(-1)
 
 
 CHUNK_FRAMES = 128
@@ -172,13 +117,6 @@ class DistractorNetwork(nn.Module):
         hidden = self.dropout(torch.relu(self.layer2(hidden)))
         logits: Tensor = self.layer3(hidden).squeeze(-1)
         return logits / self.temperature
-
-
-def doubled(frames: Tensor) -> Tensor:
-    """The frames, repeated as a whole while they are fewer than four. frames: [T, ...], T >= 1."""
-    while len(frames) < COMPARATOR_STEP:
-        frames = torch.cat([frames, frames])
-    return frames
 
 
 class TopicGuidance(nn.Module):
@@ -279,16 +217,6 @@ class VvsNetwork(FrameVectorNetwork):
         shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
         return shaped if dtype is None else shaped.to(dtype)
 
-    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
-        first, second = query[:, :, 0].float(), reference[:, :, 0].float()
-        frame = torch.einsum("qtd,nsd->qnts", F.normalize(first, dim=-1), F.normalize(second, dim=-1))
-        video = _video_vectors(first) @ _video_vectors(second).T
-        return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
-
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
-        return PackedVideos.from_videos([_video_vectors(video[None, :, 0].float())[:, None] for video in videos])
-
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
         """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
@@ -353,14 +281,10 @@ class VvsNetwork(FrameVectorNetwork):
     def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
         """Indices int64 [T''] of the frames that are embedded, in order, repeated as a whole while they are fewer than four."""
         every = torch.arange(len(regions), device=regions.device)
-        if self.distractor is None:
-            return doubled(every)
-        assert pooled is not None  # `embed` takes it from the features
-        logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-        kept = every[torch.sigmoid(logits) > KEPT_CONFIDENCE]
-        return doubled(kept if len(kept) else every)
-
-
-def _video_vectors(frames: Tensor) -> Tensor:
-    """Unit vectors [N, D] of weighted frame vectors [N, T, D]."""
-    return F.normalize(frames.sum(1), dim=-1)
+        kept = every
+        if self.distractor is not None:
+            assert pooled is not None  # `embed` takes it from the features
+            logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+            confident = torch.sigmoid(logits) > KEPT_CONFIDENCE
+            kept = every[confident] if confident.any() else every
+        return kept.repeat(doubled_length(len(kept)) // len(kept))

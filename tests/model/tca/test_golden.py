@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hapvr.model.tca.network import video_vectors
+from hapvr.model.family import video_vectors
 from hapvr.networks.backbone import imac, l3_irmac
 from hapvr.networks.whitening import fit_whitening
 from tests.model.tca import release

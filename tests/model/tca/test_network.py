@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.model.family import video_vectors
 from hapvr.model.settings import TcaSettings
-from hapvr.model.tca.network import ContextNetwork, video_vectors
+from hapvr.model.tca.network import ContextNetwork
 from hapvr.seeding import torch_rng
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.model.published import LAST_LAYERS, PREFIXES, own_name
 from hapvr.model.settings import VvsSettings
 from hapvr.model.vvs.network import VvsNetwork
-from hapvr.model.vvs.published import PREFIXES, RENAMED, own_name
 
 Golden = dict[str, Tensor]
 
@@ -34,16 +34,14 @@ def network_of(golden: Golden, **changes: Any) -> VvsNetwork:
         }
     )
     network = VvsNetwork(settings, dims=dims, extras_dims=channels)
-    weights = {own_name(name): golden[f"weight/{name}"] for name in names(golden)}
+    weights = {own_name(name)[0]: golden[f"weight/{name}"] for name in names(golden)}
     wanted = network.state_dict()
     network.load_state_dict({name: weights.get(name, wanted[name]) for name in wanted})
     return network.eval()
 
 
 def names(golden: Golden) -> list[str]:
-    return [
-        name.removeprefix("weight/") for name in golden if name.startswith("weight/") and own_name(name[7:]) is not None
-    ]
+    return [name[7:] for name in golden if name.startswith("weight/") and own_name(name[7:])[0]]
 
 
 def base(raw: Tensor, split: list[int]) -> Tensor:
@@ -92,11 +90,12 @@ def full_weight(name: str, shape: tuple[int, ...]) -> Tensor:
 
 def published_name(own: str) -> str:
     """The inverse of `own_name`."""
-    for before, after in RENAMED.items():
+    for before, after in LAST_LAYERS.items():
         if own.startswith(after):
             own = before + own.removeprefix(after)
             break
-    for prefix, replaced in sorted(PREFIXES.items(), key=lambda item: -len(item[1])):
+    known = [(prefix, replaced) for prefix, replaced, release in PREFIXES if release == "vvs"]
+    for prefix, replaced in sorted(known, key=lambda item: -len(item[1])):
         if own.startswith(replaced):
             return prefix + own.removeprefix(replaced)
     raise KeyError(own)

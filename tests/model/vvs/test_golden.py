@@ -15,11 +15,11 @@ from hapvr.losses.suppression import (
     saliency_loss,
     video_triplet,
 )
-from hapvr.model.settings import VvsSettings
+from hapvr.model.published import own_name
+from hapvr.model.settings import VvsSettings, doubled_length
 from hapvr.model.similarity import chamfer, frame_similarity
-from hapvr.model.vvs.network import VvsNetwork, doubled
-from hapvr.model.vvs.published import own_name
-from hapvr.train.suppression import block_injection
+from hapvr.model.vvs.network import VvsNetwork
+from hapvr.train.suppression import block_source, inserted
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 from tests.model.vvs.release import Golden
@@ -47,9 +47,9 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     label = None
     if case == "core":
         count, position = vvs["core/injection"].tolist()
-        injection = block_injection(len(raw["anchor"]), count, position)
-        raw["anchor"] = injection.apply(raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1))[0]
-        label = injection.labels(torch.ones(1, len(injection.source) - count, dtype=torch.int8))
+        source = block_source(len(raw["anchor"]), count, position)
+        label = inserted(torch.ones(1, len(raw["anchor"]), dtype=torch.int8), torch.zeros(()), source)
+        raw["anchor"] = inserted(raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1), source)[0]
     if case == "short":
         raw |= {"anchor": vvs["raw/three"], "positive": raw["positive"][:5]}
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
@@ -116,7 +116,7 @@ def test_gradients(vvs: Golden, loss: str) -> None:
     """The gradients of each loss by every weight, and none where the release has none."""
     network, _, losses = triplet(vvs, "core")
     losses[loss].backward()
-    published = {own_name(name): name for name in release.names(vvs)}
+    published = {own_name(name)[0]: name for name in release.names(vvs)}
     compared = 0
     for name, parameter in network.named_parameters():
         wanted = vvs.get(f"core/grad/{loss}/{published[name]}")
@@ -142,7 +142,7 @@ def test_inference(vvs: Golden, clip: str) -> None:
     close(logits, vvs[f"eval/{clip}/ddm_logit"])
     assert torch.equal(torch.sigmoid(logits) > 0.5, vvs[f"eval/{clip}/keep"])
     kept = regions[vvs[f"eval/{clip}/keep"]] if vvs[f"eval/{clip}/keep"].any() else regions
-    kept = doubled(kept)
+    kept = kept.repeat(doubled_length(len(kept)) // len(kept), 1, 1)
     assert len(kept) == int(vvs[f"eval/{clip}/num_frames"])
     with torch.no_grad():
         close(network.topic(kept.mean(1)[None])[0], vvs[f"eval/{clip}/tgm"])
@@ -204,12 +204,12 @@ def test_topic_variants(vvs: Golden, variant: str, changes: dict[str, object]) -
 def test_injection(vvs: Golden, count: int, position: int) -> None:
     """The order is the release's; the label is too, but for a block at the end, where the release's label is wrong."""
     frames = len(vvs["raw/anchor"])
-    injection = block_injection(frames, count, position)
+    source = block_source(frames, count, position)
     order, label = vvs[f"inject/{count}_{position}/order"], vvs[f"inject/{count}_{position}/label"]
-    found = injection.labels(torch.ones(1, frames, dtype=torch.int8))[0]
-    assert torch.equal(found == 0, injection.source < 0)
+    found = inserted(torch.ones(1, frames, dtype=torch.int8), torch.zeros(()), source)[0]
+    assert torch.equal(found == 0, source < 0)
     if position < frames - count:
-        assert torch.equal(injection.source, order)
+        assert torch.equal(source, order)
         assert torch.equal(found.float(), label.float())
     else:
         assert not torch.equal(found[order.argsort()].float(), label.float())

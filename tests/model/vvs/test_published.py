@@ -13,10 +13,10 @@ from torch.testing import assert_close
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.checkpoint import load_network, save_network
-from hapvr.model.published import import_pca, import_released
+from hapvr.model.published import import_released
 from hapvr.model.vvs.network import VvsNetwork
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.steps.whitening import import_whitening
+from hapvr.steps.whitening import import_whitening, read_pca
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 
@@ -52,9 +52,9 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
     file = saved(tmp_path, content(vvs))
     network, report = import_released(file)
     assert isinstance(network, VvsNetwork)
-    assert (report.release, network.dims, network.extras_dims) == ("vvs", 24, 40)
-    assert {"swg/zero", "ddm/pca_layer.mean"} <= set(report.ignored)
-    network = load_network(save_network(network, tmp_path / "network", metadata={"import": report.as_metadata()}))[0]
+    assert (report["release"], network.dims, network.extras_dims) == ("vvs", 24, 40)
+    assert {"swg/zero", "ddm/pca_layer.mean"} <= set(report["ignored"])
+    network = load_network(save_network(network, tmp_path / "network", metadata={"import": report}))[0]
     whitening = import_whitening(DataRoot(tmp_path / "data"), file, dims=None)
     assert (whitening.dims, whitening.eps) == (24, 0.0)
     assert isinstance(network, VvsNetwork)
@@ -76,7 +76,7 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
         (lambda swg, ddm: swg.update(other=torch.ones(1)), "swg/other"),
         (lambda swg, ddm: ddm.update({"ddm_layer1.weight": torch.ones(7, 40)}), "has shape"),
         (lambda swg, ddm: ddm["ddm_layer1.weight"].fill_(torch.nan), "NaN"),
-        (lambda swg, ddm: [net.clear() for net in (swg, ddm)], "none found"),
+        (lambda swg, ddm: [net.clear() for net in (swg, ddm)], "no state dict"),
         (lambda swg, ddm: swg.pop("pca_layer.components"), "give dims"),
     ],
 )
@@ -93,12 +93,12 @@ def test_damaged_files_are_named(vvs: release.Golden, tmp_path: Path, change: An
 def test_pca_of_a_checkpoint(vvs: release.Golden, tmp_path: Path) -> None:
     """Variances are squares of the stored denominators; too many dims and damaged values are refused."""
     file = saved(tmp_path, content(vvs))
-    pca = import_pca(file)
+    pca = read_pca(file, dims=None)
     assert_close(pca.eigenvalues.sort().values, vvs["pca/denominator"].square().sort().values)
-    assert import_pca(file, dims=5).eigenvectors.shape == (40, 5)
+    assert read_pca(file, dims=5).eigenvectors.shape == (40, 5)
     with pytest.raises(ArgumentError, match="25"):
-        import_pca(file, dims=25)
+        read_pca(file, dims=25)
     values = content(vvs)
     values["tsm_tgm_model"]["pca_layer.denominator"] = torch.zeros(24)
     with pytest.raises(DataError, match="above 0 and V"):
-        import_pca(saved(tmp_path, values))
+        read_pca(saved(tmp_path, values), dims=None)
