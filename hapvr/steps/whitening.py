@@ -133,8 +133,9 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
         raise ArgumentError(f"dims: got {kept}, wanted 1 to {len(values)}, the eigenvalues in {file}")
     order = values.argsort(descending=True)[:kept]
     variances = values.square() if of_vvs else values
-    parts = mean, vectors[:, order], variances[order]
-    whitening = Whitening(*(part.float().contiguous().numpy() for part in parts))
+    parts = (part.float().contiguous().numpy() for part in (mean, vectors[:, order], variances[order]))
+    center, eigenvectors, eigenvalues = parts
+    whitening = Whitening(center, eigenvectors, eigenvalues)
     return replace(whitening, eps=0.0) if of_vvs else whitening
 
 
