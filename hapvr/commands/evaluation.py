@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.protocol import EvaluationResult
-    from hapvr.steps.segment_scores import SegmentScores
 
 
 RAW, NORMALIZED = "raw", "normalized"
@@ -48,12 +47,6 @@ def evaluate(
             "of --features, which show nothing of the queries.",
         ),
     ] = None,
-    segments: Annotated[
-        bool,
-        typer.Option(
-            "--segments", help="Also measure when copies are found, on a benchmark that knows their true times."
-        ),
-    ] = False,
     benchmark_files: Annotated[
         Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
     ] = None,
@@ -75,27 +68,25 @@ def evaluate(
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.errors import ArgumentError
 
-    scoring = (features, model, out, normalize, segments or None)
+    scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
         raise ArgumentError(
-            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out, --normalize and "
-            "--segments go"
+            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
+            "go"
         )
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = None if available is None else _video_ids(available, definition)
     scored: dict[str, Path | pl.DataFrame] = {}
-    found = None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
         if similarities is not None:
             scored = {RAW: similarities}
         else:
-            scored, had, found = _from_features(
+            scored, had = _from_features(
                 definition,
                 str(features),
                 model_folder(str(model), tracking_uri),
                 out or Path(folder) / "similarities.parquet",
                 background=normalize,
-                segments=segments,
             )
             ids = had if ids is None and policy != "frozen" else ids
         results = {
@@ -105,11 +96,6 @@ def evaluate(
     content, text = results[RAW].to_json(), _text(definition, results)
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
-    if found is not None:
-        from hapvr.steps.segment_scores import segments_markdown
-
-        content["segments"] = found.to_json()
-        text = f"{text}\n\n{segments_markdown(found)}"
     show(content, as_json=as_json, text=text)
 
 
@@ -120,21 +106,15 @@ def _from_features(
     out: Path,
     *,
     background: str | None,
-    segments: bool,
-) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str], SegmentScores | None]:
-    """The raw and, with a background, the normalised similarities, ids of the videos with features, and how well segments are
-    found."""
+) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str]]:
+    """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
     from hapvr.networks.extract import choose_device
-    from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
-    from hapvr.steps.segment_scores import score_segments, true_segments
     from hapvr.tables import read_frame
 
-    if segments:
-        true_segments(definition)  # refuses a benchmark without them before the long work
     chosen = load_similarity_model(model)
     root = data_root(features)
     store = FeatureStore(root, shards_with_features(root, definition))
@@ -148,10 +128,7 @@ def _from_features(
             levels = Path(folder) / "background.parquet"
             score_benchmark(network, definition, others, levels, references=videos, device=device)
             scored[NORMALIZED] = normalize_similarities(read_frame(out), read_frame(levels))
-    if not segments:
-        return scored, available, None
-    threshold = frame_threshold(chosen.calibration)
-    return scored, available, score_segments(network, definition, reader, out, threshold=threshold, device=device)
+    return scored, available
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:

@@ -135,10 +135,6 @@ class FeatureStore:
             if video_id in wanted:
                 yield video_id, torch.from_numpy(self._open(shard, extras=extras).regions(video_id))
 
-    def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the frames of a video, one of `available`."""
-        return self._open(self._shard_of[video_id], extras=False).times(video_id)
-
     def _open(self, shard: Shard, *, extras: bool) -> FeatureFile:
         """A process may open about a thousand files, and a collection may have more shards."""
         place = (shard.key, extras)

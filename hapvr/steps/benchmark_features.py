@@ -46,10 +46,6 @@ class BenchmarkFeatures:
         """Ids of the benchmark's videos that have features."""
         return set(self._stored_ids)
 
-    def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the sampled frames of a video that has features."""
-        return self._store.times(self._stored_ids[video_id])
-
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
         return self._store.digests()
