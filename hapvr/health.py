@@ -137,16 +137,16 @@ def _champion(project: Project) -> Champion | None:
     name = project.config.tracking.registered_model
     try:
         client = mlflow_client(project.tracking_uri)
-        from hapvr.registry.versions import REASON_TAG, champion_of, history, version_tags
+        from hapvr.registry.versions import DECIDED_TAG, REASON_TAG, champion_of, version_tags
 
         found = champion_of(client, name)
         if found is None:
             return None
-        since = [entry.since for entry in history(client, name) if entry.version == found.version]
-        reason = version_tags(client, name, found.version).get(REASON_TAG, "")
+        tags = version_tags(client, name, found.version)
     except HapvrError:
         return None
-    return Champion(name=f"models:/{name}/{found.version}", since=since[-1] if since else "", decision=reason)
+    since = tags.get(DECIDED_TAG, "").partition(" by ")[0]
+    return Champion(name=f"models:/{name}/{found.version}", since=since, decision=tags.get(REASON_TAG, ""))
 
 
 def _last_failure(root: DataRoot) -> tuple[str, str, float]:

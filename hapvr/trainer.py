@@ -91,14 +91,11 @@ def main() -> int:
         def open_loggers(first_step: int) -> list[Logger]:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
             from hapvr.registry.runs import TrackedTraining
-            from hapvr.steps.training import tracker_of
 
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = TrackedTraining(
-                lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message
-            )
+            tracked = TrackedTraining(project.tracking_uri, record["mlflow_run_id"], say=progress.message)
             stack.enter_context(closing(tracked))
             return [History(folder, first_step=first_step), tracked, progress]
 

@@ -1,7 +1,7 @@
 """What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept until it has said yes.
 
-watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, and when it was delivered;
-                    and a row per condition that was found: since when, and when last
+watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, whether it was delivered, and
+                    when the condition that it tells of was found last
 """
 
 from __future__ import annotations
@@ -31,17 +31,9 @@ TIMEOUT_S = 10.0
 """For one message, from the name of the server to the last header of its answer."""
 BUSY_S = 60.0
 """How long another process may write to the outbox."""
-RETRY_WAIT_S = 30.0
-"""Before the second attempt; it doubles with each."""
-MAX_WAIT_S = 3600.0
-"""Longest wait between two attempts."""
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
-_CONDITIONS = """CREATE TABLE IF NOT EXISTS conditions (
-    key TEXT PRIMARY KEY, since_s REAL NOT NULL, seen_s REAL NOT NULL)"""
-_SEEN = """INSERT INTO conditions VALUES (:key, :now_s, :now_s) ON CONFLICT (key) DO UPDATE SET
-    since_s = iif(:now_s - seen_s > :quiet_s, :now_s, since_s), seen_s = :now_s RETURNING since_s"""
+    delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
 SIGNATURE_HEADER = "X-Hapvr-Signature-256"
@@ -69,15 +61,6 @@ class Concern:
     lasting: bool = False
 
 
-@dataclass(frozen=True)
-class Alert:
-    """id: the same for the same event. body: JSON. attempts: so far, all in vain."""
-
-    id: str
-    body: str
-    attempts: int
-
-
 class AlertOutbox:
     """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
     DamagedError for a file that is not a database.
@@ -89,47 +72,43 @@ class AlertOutbox:
         self._path = root.local_path(OUTBOX_PLACE)
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
-    def put(self, messages: Mapping[str, str]) -> int:
+    def put(self, messages: Mapping[str, str], *, key: str = "", seen_s: float = 0.0) -> int:
         """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is
-        passed over, delivered or not."""
+        passed over, delivered or not. key, seen_s: of a condition, and when it was found."""
+        rows = [(*message, key, seen_s) for message in messages.items()]
         with self._open() as database:
             before = database.total_changes
-            database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
+            database.executemany("INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)", rows)
             return database.total_changes - before
 
-    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> int:
-        """As `put`; a condition that lasts has the id of the moment since when it does."""
-        messages = {}
-        with self._open() as database:
-            for one in concerns:
-                key: list[object] = [one.key]
-                if one.lasting:
-                    values = {"key": one.key, "now_s": now_s, "quiet_s": QUIET_S}
-                    key += database.execute(_SEEN, values).fetchone()
-                name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-                time = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
-                body = {"id": name, "event": one.event, "text": one.text, "time": time}
-                messages[name] = json.dumps(body, ensure_ascii=False)
-        return self.put(messages)
+    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> None:
+        """As `put`; of a condition that lasts another message is kept once it was not found for QUIET_S."""
+        for one in concerns:
+            key: list[object] = [one.key]
+            if one.lasting:
+                key.append(now_s)
+                with self._open() as database:
+                    asked = (now_s, one.key, now_s - QUIET_S)
+                    if database.execute("UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?", asked).rowcount:
+                        continue
+            name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+            moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+            body = {"id": name, "event": one.event, "text": one.text, "time": moment}
+            self.put({name: json.dumps(body, ensure_ascii=False)}, key=one.key, seen_s=now_s)
 
-    def due(self, now_s: float) -> list[Alert]:
-        """Undelivered messages whose wait is over, the oldest first; also those that are due later than any wait is long,
-        which were put off before the clock was set back."""
+    def due(self) -> list[tuple[str, str]]:
+        """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
         with self._open() as database:
-            rows = database.execute(
-                "SELECT id, body, attempts FROM messages WHERE delivered_s IS NULL AND "
-                "(next_s <= ? OR next_s > ?) ORDER BY number",
-                (now_s, now_s + MAX_WAIT_S),
+            return database.execute(
+                "SELECT id, body FROM messages WHERE NOT delivered ORDER BY attempts, number"
             ).fetchall()
-        return [Alert(*row) for row in rows]
 
-    def delivered(self, message_id: str, now_s: float) -> None:
-        """Never give this message again."""
-        self._update("delivered_s = ?, problem = ''", (now_s, message_id))
-
-    def failed(self, message_id: str, problem: str, *, next_s: float) -> None:
-        """Give this message again from `next_s` on."""
-        self._update("attempts = attempts + 1, problem = ?, next_s = ?", (problem[:500], next_s, message_id))
+    def tried(self, message_id: str, *, delivered: bool) -> None:
+        """A message that was delivered is never given again."""
+        with self._open() as database:
+            database.execute(
+                "UPDATE messages SET attempts = attempts + 1, delivered = ? WHERE id = ?", (delivered, message_id)
+            )
 
     def forget(self, values: Collection[str]) -> None:
         """Remove the messages in which one of these texts is a value, and their bytes."""
@@ -142,7 +121,7 @@ class AlertOutbox:
     def counts(self) -> tuple[int, int]:
         """How many messages were delivered, and how many wait."""
         with self._open() as database:
-            delivered, total = database.execute("SELECT COUNT(delivered_s), COUNT(*) FROM messages").fetchone()
+            delivered, total = database.execute("SELECT TOTAL(delivered), COUNT(*) FROM messages").fetchone()
         return int(delivered), int(total) - int(delivered)
 
     def check(self) -> None:
@@ -152,10 +131,6 @@ class AlertOutbox:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
 
-    def _update(self, change: str, values: tuple[object, ...]) -> None:
-        with self._open() as database:
-            database.execute(f"UPDATE messages SET {change} WHERE id = ?", values)
-
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on the disk when the block ends."""
@@ -164,7 +139,6 @@ class AlertOutbox:
                 database.execute("PRAGMA synchronous = FULL")
                 with database:
                     database.execute(_TABLE)
-                    database.execute(_CONDITIONS)
                     yield database
         except sqlite3.DatabaseError as error:
             damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
@@ -207,7 +181,7 @@ def tell(project: Project, *concerns: Concern) -> None:
 
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
-    """Post what is due to `watch.webhook.url`, oldest first, and stop at the first that fails; it is tried again later.
+    """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries it after the others.
 
     A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under
     way when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it.
@@ -219,27 +193,25 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
         return Delivery(0, 0)
     outbox, number, problem, began = AlertOutbox(project.root), 0, "", time.monotonic()
     with project.root.lock("watch-outbox"):
-        for message in outbox.due(time.time()):
+        for name, body in outbox.due():
             if time.monotonic() - began > limit_s:
                 break
-            problem = _post(webhook, message)
+            problem = _post(webhook, name, body.encode())
+            outbox.tried(name, delivered=not problem)
             if problem:
-                wait_s = MAX_WAIT_S if message.attempts > 60 else min(RETRY_WAIT_S * 2**message.attempts, MAX_WAIT_S)
-                outbox.failed(message.id, problem, next_s=time.time() + wait_s)
                 break
-            outbox.delivered(message.id, time.time())
             number += 1
     return Delivery(number, outbox.counts()[1], problem)
 
 
-def _post(webhook: WebhookConfig, message: Alert) -> str:
+def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     """Why the message was not taken, without the address, which may hold a token; empty if it was.
 
     The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up.
     """
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
-    exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, message, opened)), daemon=True)
+    exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, name, body, opened)), daemon=True)
     exchange.start()
     exchange.join(TIMEOUT_S)
     if ended:
@@ -251,16 +223,16 @@ def _post(webhook: WebhookConfig, message: Alert) -> str:
     return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
 
 
-def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
+def _exchange(webhook: WebhookConfig, name: str, body: bytes, opened: list[http.client.HTTPConnection]) -> str:
     """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
-    body, server = message.body.encode(), "the webhook's server"
+    server = "the webhook's server"
     try:
         parts = urlsplit(webhook.url)
         server = parts.hostname or server
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
         opened.append(connection)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": name}
         if webhook.secret is not None:
             signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
             headers[SIGNATURE_HEADER] = f"sha256={signature}"

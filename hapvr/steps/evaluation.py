@@ -31,7 +31,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import open_benchmark, stored_ids, target_mean
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.steps.training import (
     TrainingRun,
     close_training,
@@ -63,7 +63,6 @@ class BenchmarkScores:
     digest: str
 
 
-@full_disk_is_named("materialise benchmark_scores again")
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 

@@ -32,7 +32,7 @@ from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.train.run_folder import (
     CONFIG_NAME,
     FAILURE_NAME,
@@ -99,7 +99,6 @@ def has_training_data(project: Project, key: str) -> bool:
     return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
 
-@full_disk_is_named("run again")
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs, and as
     `check_evaluation` does, before there is any run."""

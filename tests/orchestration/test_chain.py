@@ -126,7 +126,6 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
     wanted = {
         "frames": {"contact_sheet"},
         "video_manifest": {"rows", "videos_by_source"},
-        "training_views": {"views"},
         "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
         "benchmark_scores": {
             "metrics",
