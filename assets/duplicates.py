@@ -61,10 +61,10 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_duplicates
+    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_pairs
 
     members, opened = made.result, made.project
-    awaited = sorted(outdated_duplicates(opened).uncompared)
+    awaited = sorted(outdated_pairs(opened))
     groups, named = {member.group for member in members}, {member.group for member in members if member.keep}
     others = [member for member in members if member.group in named and not member.keep]
     stored = metadata.stored(opened.root, GROUPS_PLACE)

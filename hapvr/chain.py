@@ -269,13 +269,12 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if index.outdated:
         found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
         return found
-    from hapvr.steps.duplicates import outdated_duplicates
+    from hapvr.steps.duplicates import outdated_groups, outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards
 
     if project.config.automation.duplicates:
-        duplicates = outdated_duplicates(project)
-        found["duplicate_pairs"] = duplicates.uncompared
-        found["duplicate_groups"] = {"": duplicates.groups} if duplicates.groups and not duplicates.uncompared else {}
+        found["duplicate_pairs"], groups = outdated_pairs(project), outdated_groups(project)
+        found["duplicate_groups"] = {"": groups} if groups and not found["duplicate_pairs"] else {}
     if project.config.watch.lists:
         found["watch_matches"] = unwatched_shards(project)
     return found

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from hapvr.benchmark.definition import MARKS
@@ -34,12 +35,12 @@ from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import groups_fingerprint, read_pairs
+from hapvr.search.duplicates import GROUP_SCHEMA, PAIR_SCHEMA, read_rows
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.settings import ScoresDtype, SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.duplicates import GROUPS_PLACE, rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
@@ -48,7 +49,7 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import current_key, trained_run
 from hapvr.steps.videos import damaged_files
-from hapvr.steps.watch_lists import check_watch_matches
+from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import TABLE_ERRORS, read_frame
 from hapvr.train.run_folder import (
     CHECKPOINTS,
@@ -337,6 +338,10 @@ def _shards(name: str) -> Kind:
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
 
+def _rows(name: str, schema: pa.Schema) -> Kind:
+    return Kind(_folders(name), lambda root, key: read_rows(root, rows_place(name, key), schema), CHAIN[name].run)
+
+
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
@@ -356,15 +361,11 @@ KINDS: dict[str, Kind] = {
         _descriptor_shards, lambda root, key: descriptor_shard(root, *key.split("/")).verify(), _remake_descriptors
     ),
     "search_index": Kind(_one(CURRENT), _check_index, _rebuild_index),
-    "duplicate_pairs": Kind(
-        _folders("duplicate_pairs"),
-        lambda root, key: read_pairs(root, f"duplicate_pairs/{key}/rows.parquet"),
-        CHAIN["duplicate_pairs"].run,
-    ),
+    "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),
     "duplicate_groups": Kind(
-        _one(GROUPS_PLACE), lambda root, _: groups_fingerprint(root, GROUPS_PLACE), CHAIN["duplicate_groups"].run
+        _one(GROUPS_PLACE), lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA), CHAIN["duplicate_groups"].run
     ),
-    "watch_matches": Kind(_folders("watch_matches"), check_watch_matches, CHAIN["watch_matches"].run),
+    "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(MARKS_PLACE), lambda root, _: read_marks(root), advice=ONLY_RECORD),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }

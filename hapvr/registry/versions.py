@@ -236,14 +236,17 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there
     is none.
     """
-    since = {row["version"]: row["tags"][SINCE_TAG] for row in list_versions(client, name) if SINCE_TAG in row["tags"]}
+    since: dict[int, str] = {
+        row["version"]: row["tags"][SINCE_TAG] for row in list_versions(client, name) if SINCE_TAG in row["tags"]
+    }
     current = champion_of(client, name)
-    if current is not None and since.pop(current.version, None):
-        client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
+    left = "" if current is None else since.pop(current.version, "")
     if not since:
         raise DataError(
             f"model: {name} has no earlier champion to go back to; `hapvr models promote VERSION` chooses one by hand"
         )
+    if current is not None and left:
+        client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
     version = max(since, key=lambda one: since[one])
     set_champion(client, name, version, how="rollback", reason=reason)
     return version

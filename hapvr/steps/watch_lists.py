@@ -16,19 +16,17 @@ from typing import Any
 import pyarrow as pa
 
 from hapvr.config import WatchList
-from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
+from hapvr.errors import ConfigError, DataError, VideoError
 from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.videos import is_picture
-from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import read_rows, stamp, write_rows
-from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
 from hapvr.search.match import printable
 from hapvr.steps.alerts import AlertOutbox
+from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
-from hapvr.steps.searcher import Searcher, SearchOptions, search_fingerprint
+from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
@@ -97,16 +95,15 @@ def make_watch_matches(
     only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    root, queries, place = project.root, watch_queries(project), _place(key)
+    root, queries, place = project.root, watch_queries(project), rows_place(STAGE, key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
     with root.lock(f"{STAGE}/{key}"):
-        table = _stored(root, place)
-        done = table is None or stamp(table, "fingerprint") != wanted
-        if table is None or done:
+        table = read_rows(root, place, SCHEMA, damaged=True)
+        if done := stamp(table) != wanted:
             within = searcher.within(key)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            since = {} if table is None else {_event(row): row["since"] for row in table.to_pylist()}
+            since = {_event(row): row["since"] for row in table.to_pylist()}
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
@@ -129,43 +126,17 @@ def make_watch_matches(
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks
     for it. Raises as `watch_queries` does."""
-    queries, root = watch_queries(project), project.root
-    if not queries or not root.exists(CURRENT):
-        return {}
-    current, asked = current_index(root), _asked(project, queries)
-    found = {}
-    for key, digest in sorted(current.shards(root).items()):
-        wanted = search_fingerprint(STAGE, project, current, key, digest, **asked)
-        stored = _stored(root, _place(key))
-        if stored is None or stamp(stored, "fingerprint") != wanted:
-            found[key] = digest_of([wanted, current.since])
-    return found
+    queries = watch_queries(project)
+    return outdated_shards(project, STAGE, SCHEMA, **_asked(project, queries)) if queries else {}
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
-    found = [_stored(project.root, _place(key)) for key in project.root.list_folders(STAGE)]
-    rows = [row for table in found if table is not None for row in table.to_pylist()]
+    places = [rows_place(STAGE, key) for key in project.root.list_folders(STAGE)]
+    rows = [row for place in places for row in read_rows(project.root, place, SCHEMA, damaged=True).to_pylist()]
     return sorted(
         rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
     )
-
-
-def check_watch_matches(root: DataRoot, key: str) -> None:
-    """Raise DamagedError if the matches of a shard cannot be read."""
-    read_rows(root, _place(key), SCHEMA, hint="run `hapvr watch` again")
-
-
-def _stored(root: DataRoot, place: str) -> pa.Table | None:
-    """Matches; None where there are none, or where they are damaged and have to be made again."""
-    try:
-        return read_rows(root, place, SCHEMA, hint="run `hapvr watch` again")
-    except DamagedError:
-        return None
-
-
-def _place(key: str) -> str:
-    return f"{STAGE}/{key}/rows.parquet"
 
 
 def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
