@@ -47,6 +47,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
 
 def _table(name: str, scores: "BenchmarkScores") -> str:
     """How much of a benchmark could be scored, and every metric of both models in percent."""
+    from hapvr.benchmark.report import metrics_markdown
     from hapvr.steps.evaluation import TRAINED
 
     counts = scores.results[TRAINED].availability
@@ -54,7 +55,9 @@ def _table(name: str, scores: "BenchmarkScores") -> str:
         f"{counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
         f"{counts.num_references} references scored"
     )
-    return f"**{name}**: {scored}\n\n{scores.markdown}"
+    return (
+        f"**{name}**: {scored}\n\n{metrics_markdown({row: result.metrics for row, result in scores.results.items()})}"
+    )
 
 
 benchmark_scores = step_asset(

@@ -21,7 +21,6 @@ from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from hapvr.steps.search_model import SearchModel
-    from hapvr.steps.searcher import Searcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ _STEPS = (
         name="duplicate_groups",
         does="groups copies and says which to keep",
         job="group",
-        make="hapvr.chain:group_duplicates",
+        make="hapvr.steps.duplicates:make_duplicate_groups",
         takes="searcher",
         inputs=("duplicate_pairs",),
     ),
@@ -243,12 +242,6 @@ def register_model(
 
     ensure_baseline(project, progress=progress)
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
-
-
-def group_duplicates(project: Project, *, searcher: Searcher, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.duplicates import make_duplicate_groups
-
-    return make_duplicate_groups(project, searcher)
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:

@@ -19,6 +19,12 @@ from hapvr.steps.project import Project
 from hapvr.steps.sources import TICK_PLACE, lost_files
 
 MIN_SILENCE_S = 900.0
+MAX_INDEX_HOURS = 24.0
+"""A champion that searches do not use after so long needs a person."""
+MIN_FREE_BYTES = 5 * 2**30
+"""Less free space at the data root needs a person."""
+MAX_LOST_RATE = 0.1
+"""A source that has lost the files of a larger part of its videos needs a person."""
 SETTLED_S = 600.0
 """A failed training that nobody has tried again for so long is not being retried."""
 
@@ -116,19 +122,19 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             f"{said}; see `make ui` and the ticks of the sensor new_videos",
             lasting=True,
         )
-    champion, hours = found.champion, config.watch.max_index_hours
+    champion = found.champion
     if champion is not None and (found.index is None or found.index.model != champion.name):
         age_h = (now_s - datetime.fromisoformat(champion.since).replace(tzinfo=UTC).timestamp()) / 3600
-        if age_h > hours:
+        if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model
             said = f"{champion.name} is champion for {age_h:.0f} hours, and {answers} answers searches"
             key = f"index/{champion.name}/{champion.since}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
-    if found.free_bytes is not None and found.free_bytes < config.watch.min_free_bytes:
+    if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
         yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)
     for source, (lost, usable) in found.files.items():
-        if lost > config.watch.max_lost_rate * usable:
+        if lost > MAX_LOST_RATE * usable:
             said = f"source {source}: the files of {lost} of {usable} videos are not there"
             yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
 

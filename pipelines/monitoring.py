@@ -107,7 +107,7 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
     description="Removes runs and trainings that ended `retention.run_days` ago and that nothing needs any more.",
 )
 def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    from hapvr.steps.retention import remove_old_trainings
+    from hapvr.steps.training import remove_old_trainings
 
     opened = project.open()
     days = opened.config.retention.run_days

@@ -1,4 +1,4 @@
-"""`hapvr evaluate`, and `hapvr benchmarks list | show | make`."""
+"""`hapvr evaluate`, and `hapvr benchmarks list | make`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
-from hapvr.commands.terminal import JsonOption, data_root, exit_codes, progress_bar, show
+from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,9 +28,7 @@ def evaluate(
     similarities: Annotated[
         Path | None, typer.Option(help="Parquet: query_id, reference_id, similarity. Or give --features and --model.")
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="A data root, or its folder `features`; scored with --model.")
-    ] = None,
+    features: Annotated[str | None, typer.Option(help="A data root; scored with --model.")] = None,
     model: Annotated[
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
@@ -110,13 +108,14 @@ def _from_features(
     """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
+    from hapvr.data.filesystem import DataRoot
     from hapvr.networks.extract import choose_device
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.tables import read_frame
 
     chosen = load_similarity_model(model)
-    root = data_root(features)
+    root = DataRoot(features)
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
@@ -179,30 +178,6 @@ def list_(as_json: JsonOption = False) -> None:
     found = list_definitions()
     text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
     show({"benchmarks": found}, as_json=as_json, text=text)
-
-
-@app.command("show")
-@exit_codes
-def show_(
-    benchmark: Annotated[str, typer.Argument(help="A known benchmark, or the folder of one.")],
-    benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read the benchmark from this folder of its authors' files.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """What a benchmark holds: queries, database videos, labelled pairs and tasks."""
-    from hapvr.benchmark.definitions.catalog import load_definition
-
-    definition = load_definition(benchmark, published_files=benchmark_files)
-    labels = dict(definition.labels["label"].value_counts().sort("label").iter_rows())
-    result = {
-        "name": definition.name,
-        "queries": len(definition.queries),
-        "database": len(definition.database),
-        "labels": labels,
-        "tasks": {task.name: task.metric for task in definition.tasks},
-    }
-    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`hapvr search`, `duplicates` and `watch`: what contains footage of a query, which videos are copies, what watch lists find."""
+"""`hapvr search`, `duplicates`, `watch` and `serve`: what contains footage of a query, what are copies, what watch lists find."""
 
 from __future__ import annotations
 
@@ -232,6 +232,30 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
     result = {"shards": keys, "matches": rows, "failed": failed, **posted}
     show(result, as_json=as_json, text="\n".join(lines), failed=bool(failed or delivery.problem))
+
+
+@exit_codes
+def serve(
+    config: ConfigOption,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
+    ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
+    ] = None,
+    model: IndexModelOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve searches and their page until it is interrupted. The address is printed first."""
+    from hapvr.serving.server import Server
+
+    project = open_project(config, set_)
+    server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
+    show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
+    server.run()
 
 
 def _check_out(out: Path | None) -> None:

@@ -16,7 +16,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
-    data_root,
+    counted,
     exit_codes,
     open_project,
     progress_bar,
@@ -152,10 +152,7 @@ def train(
 
 @exit_codes
 def verify(
-    root: Annotated[str | None, typer.Option(help="The data root: a folder or a URL.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Check the data root of this configuration.")
-    ] = None,
+    config: ConfigOption,
     repair: Annotated[
         bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
     ] = False,
@@ -168,23 +165,46 @@ def verify(
     from hapvr.upkeep import KINDS, verify_root
     from hapvr.upkeep import repair as make_again
 
-    if (root is None) == (config is None) or (repair and config is None):
-        raise ArgumentError(
-            "give --root or --config; with --repair --config, since files are made again with its settings"
-        )
-    opened = open_project(config).root if config is not None else data_root(str(root))
+    project = open_project(config)
     with progress_bar("files") as progress:
-        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
-    if repair and config is not None:
+        checks = verify_root(project.root, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
+    if repair:
         with progress_bar("repairs") as progress:
-            checks = make_again(open_project(config), checks, progress=progress)
+            checks = make_again(project, checks, progress=progress)
     lines = [
         f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
         for check in checks
     ]
     failed = any(check.state not in ("ok", "repaired") for check in checks)
-    result = {"data_root": opened.url, "files": [asdict(check) for check in checks]}
+    result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
     show(result, as_json=as_json, text="\n".join(lines), failed=failed)
+
+
+@exit_codes
+def forget(
+    config: ConfigOption,
+    video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
+    set_: SetOption = None,
+    offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
+    from hapvr.steps.forget import forget as forget_videos
+    from hapvr.steps.forget import plan_forgetting
+    from hapvr.video.sources import is_remote
+
+    project = open_project(config, set_)
+    videos = plan_forgetting(project, video_ids or [], offline=offline)
+    if yes:
+        forget_videos(project, videos)
+    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
+    lines = [
+        f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
+        for one in videos
+    ]
+    result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
+    show(result, as_json=as_json, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
 
 
 @features.command("import")
@@ -201,9 +221,10 @@ def import_features(
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.data.filesystem import DataRoot
     from hapvr.steps import features as step
 
-    root = data_root(out)
+    root = DataRoot(out)
     wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
     with progress_bar("videos") as progress:
         done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)

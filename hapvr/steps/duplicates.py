@@ -132,7 +132,9 @@ def duplicate_pairs(
     ]
 
 
-def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMember]:
+def make_duplicate_groups(
+    project: Project, searcher: Searcher, *, progress: Progress = no_progress
+) -> list[GroupMember]:
     """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
 
     Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match

@@ -17,7 +17,6 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
-    metrics_markdown,
     pr_curve_figure,
     similarity_distribution_figure,
 )
@@ -52,14 +51,13 @@ SEEDS_TAG = "hapvr.seeds"
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE and TRAINED. folder: where similarities, JSON and Markdown lie; figures: by name."""
+    """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
 
     run: TrainingRun
     folder: Path
     results: dict[str, EvaluationResult]
     target_means: dict[str, float]
     figures: dict[str, Figure]
-    markdown: str
     digest: str
 
 
@@ -91,7 +89,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures=_figures(definition, results, folder / SIMILARITIES[TRAINED]),
-        markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
         digest=definition_digest(definition),
     )
     _write(scores)
@@ -170,8 +167,6 @@ def _write(scores: BenchmarkScores) -> None:
     for row, result in scores.results.items():
         with write_atomic(scores.folder / f"per-query-{row.split()[0]}.parquet") as part:
             write_frame(result.per_query, part)
-    with write_atomic(scores.folder / "scores.md") as part:
-        part.write_text(scores.markdown, encoding="utf-8")
     with write_atomic(scores.folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
 
@@ -184,7 +179,7 @@ def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
     for figure_name, figure in scores.figures.items():
         tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
     for path in sorted(scores.folder.iterdir()):
-        if path.suffix in (".json", ".md", ".parquet"):
+        if path.suffix in (".json", ".parquet"):
             tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
 
 

@@ -1,9 +1,8 @@
-"""The model card of a version: data, weights, metrics with intervals, calibration, limits; Markdown. And a summary of a
-project."""
+"""The model card of a version: data, weights, metrics with intervals, calibration, limits; Markdown. And what became
+of the videos."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,18 +11,16 @@ import polars as pl
 from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.networks.weights import packaged_origin
-from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, decision_of
+from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
-from hapvr.scorer.description import random_weights_warning
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
-from hapvr.steps.training import CURRENT_NAME, NOT_TRAINED, TrainingRun, current_run, tracker_of
+from hapvr.steps.training import TrainingRun
 from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 
 DIGEST_CHARACTERS = 12
-DOES = {"backbone": "features by", "teacher": "pseudo labels by"}
 
 
 def model_card(
@@ -186,38 +183,6 @@ def _limits(
         "Sound is not used. Pictures are centre-cropped.",
         segments,
         without_torch,
-    ]
-
-
-def summarize(project: Project) -> list[str]:
-    """Lines for people: videos by status, the weights used, the registered versions, and where everything lies."""
-    videos = video_status(project)
-    failed = videos.filter(pl.col("status") != STATUS_OK)
-    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(Counter(failed["reason"]).items()))
-    name = project.config.tracking.registered_model
-    champion = champion_of(tracker_of(project).client, name)
-    return [
-        f"videos: {len(videos)}, ok {len(videos) - len(failed)}, failed {len(failed)}" + (reasons and f" ({reasons})"),
-        *(f"  {row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)),
-        *(_about_training(project) if project.root.exists(CURRENT_NAME) else [NOT_TRAINED]),
-        f"champion: models:/{name}@{CHAMPION} is version {champion.version}"
-        if champion
-        else f"champion: none; `hapvr models promote VERSION` makes one of {name}",
-        f"data: {project.root.url}; MLflow: {project.tracking_uri}; `make ui` shows both and the Dagster graph",
-    ]
-
-
-def _about_training(project: Project) -> list[str]:
-    """Lines on the current model: frozen networks, versions of it, and where it lies."""
-    run, name = current_run(project), project.config.tracking.registered_model
-    weights = read_record(run.folder)["weights"]
-    warning = random_weights_warning(one["source"] for one in weights.values())
-    versions = tracker_of(project).client.search_model_versions(f"name = '{name}' and run_id = '{run.mlflow_run_id}'")
-    return [
-        *(f"{DOES[part]} {one['architecture']}, {one['source']} weights" for part, one in weights.items()),
-        *([f"warning: {warning}"] if warning else []),
-        *(f"registered: {name} version {version.version}: {decision_of(version.tags)}" for version in versions),
-        f"model: {run.folder}; MLflow run {run.mlflow_run_id}",
     ]
 
 

@@ -32,7 +32,6 @@ from hapvr.data.manifest import (
     read_manifest_shard,
     shard_keys,
     source_of,
-    training_shard_keys,
     write_manifest_shard,
 )
 from hapvr.data.shards import STATUS_OK, Shard
@@ -219,13 +218,10 @@ def read_scenes(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """shards and training_shards: all keys there are, old and new; counts: videos by source; offer: digest of what the sources
-    held just before, see `snapshot_sources`."""
+    """shards: all keys there are, old and new; offer: digest of what the sources held just before, see `snapshot_sources`."""
 
     shards: tuple[str, ...]
-    training_shards: tuple[str, ...]
     new_shards: tuple[str, ...]
-    counts: dict[str, int]
     num_ignored: int
     digest: str
     offer: str
@@ -337,9 +333,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         manifest = read_manifest(project.root)
     return ManifestResult(
         tuple(shard_keys(project.root)),
-        tuple(training_shard_keys(manifest)),
         tuple(new_shards),
-        dict(manifest["source"].value_counts().sort("source").iter_rows()),
         num_ignored,
         hashlib.sha256(manifest.write_ndjson().encode()).hexdigest(),
         offer,

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +32,7 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train.run_folder import (
@@ -54,6 +56,7 @@ NOT_TRAINED = (
 )
 STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
+DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
@@ -331,3 +334,22 @@ def _training_digest(config: Config) -> str:
 
 def _has_features(project: Project, key: str) -> bool:
     return project.shard(FEATURES_STAGE, key).provenance() is not None
+
+
+def remove_old_trainings(project: Project) -> list[str]:
+    """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts; returns their keys.
+
+    Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a
+    server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers.
+    """
+    days, root = project.config.retention.run_days, project.root
+    if days is None or not root.list_folders(MODELS):
+        return []
+    tracker, serving = tracker_of(project), serving_index(root)
+    used = {current_key(root) if root.exists(CURRENT_NAME) else "", *Path(serving.model if serving else "").parts}
+    old = {run_id: key for run_id, key in tracker.removable(time.time() - days * DAY_S).items() if key not in used}
+    for key in filter(RUN_KEY.fullmatch, old.values()):
+        if not root.local_path(f"{MODELS}/{key}").is_symlink():
+            root.delete_folder(f"{MODELS}/{key}")
+    tracker.remove(list(old))
+    return list(old.values())
