@@ -49,11 +49,11 @@ def similarity_model(
     from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.training import (
         NOT_TRAINED,
-        current_run,
         fail_training,
         finish_training,
         pending_data,
         prepare_training,
+        trained_run,
         training_command,
         training_environment,
     )
@@ -64,7 +64,7 @@ def similarity_model(
         context.log.warning(NOT_TRAINED)
         return
     if pending_data(opened).is_empty:
-        current = current_run(opened)
+        current = trained_run(opened)
         context.log.warning(
             f"Neither training data nor settings changed since model {current.key} was trained, so a training gives the "
             f"same weights again. To keep that model, launch the run with this configuration: {KEEP_IF_UNCHANGED}"

@@ -17,7 +17,7 @@ from lightning_fabric import Fabric
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import Validator
+from hapvr.steps.benchmark_features import open_validator
 from hapvr.steps.project import Project
 from hapvr.train.loop import Trainer, TrainingStoppedError
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
@@ -84,7 +84,7 @@ def main() -> int:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     name = project.config.evaluation.validation
-    validate = None if name is None else Validator(project, name, str(fabric.device))
+    validate = None if name is None else open_validator(project, name, str(fabric.device))
     with ExitStack() as stack:
         progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
 

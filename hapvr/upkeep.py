@@ -8,7 +8,6 @@ can be made. Only files that our own records say we made or fetched are touched.
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,7 +46,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
-from hapvr.steps.training import current_key, trained_run
+from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import TABLE_ERRORS, read_frame
@@ -121,21 +120,19 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-        results[one] = _repair(project, one)
+        kind, after = KINDS[one.kind], one
+        if kind.remake is None:
+            after = replace(one, message=f"{one.message}. {kind.advice}")
+        else:
+            try:
+                kind.remake(project, one.key)
+                after = check(project.root, one.kind, one.key)
+                after = replace(one, state="repaired") if after.state == "ok" else after
+            except HapvrError as error:
+                after = replace(one, message=f"{one.message}. It could not be made again: {error}")
+        results[one] = after
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
-
-
-def _repair(project: Project, found: FileCheck) -> FileCheck:
-    kind = KINDS[found.kind]
-    if kind.remake is None:
-        return replace(found, message=f"{found.message}. {kind.advice}")
-    try:
-        kind.remake(project, found.key)
-    except HapvrError as error:
-        return replace(found, message=f"{found.message}. It could not be made again: {error}")
-    after = check(project.root, found.kind, found.key)
-    return replace(after, state="repaired", message=found.message) if after.state == "ok" else after
 
 
 @contextmanager
@@ -146,8 +143,6 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
     """
     moved = [name for name in names if root.exists(name)]
     for name in moved:
-        if root.local is not None:
-            root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
         _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
@@ -163,15 +158,10 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
 
 
 def _move(root: DataRoot, name: str, target: str) -> None:
-    """Rename a file; where the data root extends over several file systems, copy it and then remove it."""
-    try:
-        root.filesystem.move(root.path(name), root.path(target))
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        with root.open(name) as source, root.write(target) as stream:
-            shutil.copyfileobj(source, stream)
-        root.delete(name)
+    """Copied, since a data root may extend over several file systems."""
+    with root.open(name) as source, root.write(target) as stream:
+        shutil.copyfileobj(source, stream)
+    root.delete(name)
 
 
 def _put_back(root: DataRoot) -> None:
@@ -260,16 +250,6 @@ def _set_checkpoints_aside(project: Project, key: str) -> None:
             set_aside(path)
 
 
-def _trainings(root: DataRoot) -> list[str]:
-    return [*([""] if root.exists("models/current.json") else []), *root.list_folders("models")]
-
-
-def _scores(root: DataRoot) -> list[str]:
-    return [
-        f"{run}/{name}" for run in root.list_folders("models") for name in root.list_folders(f"models/{run}/benchmarks")
-    ]
-
-
 def _check_scores(root: DataRoot, key: str) -> None:
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
@@ -281,11 +261,6 @@ def _check_scores(root: DataRoot, key: str) -> None:
             read_frame(table)
         except TABLE_ERRORS as error:
             raise DamagedError(f"{table} is damaged ({error}); {hint}") from error
-
-
-def _remake_scores(project: Project, key: str) -> None:
-    run, name = key.split("/")
-    make_benchmark_scores(project, trained_run(project, run), name)
 
 
 def _descriptor_shards(root: DataRoot) -> list[str]:
@@ -355,8 +330,18 @@ KINDS: dict[str, Kind] = {
     "features": _shards("features"),
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
-    "models": Kind(_trainings, _check_training, _set_checkpoints_aside),
-    "benchmark_scores": Kind(_scores, _check_scores, _remake_scores),
+    "models": Kind(
+        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)], _check_training, _set_checkpoints_aside
+    ),
+    "benchmark_scores": Kind(
+        lambda root: [
+            f"{run}/{name}"
+            for run in root.list_folders(MODELS)
+            for name in root.list_folders(f"{MODELS}/{run}/benchmarks")
+        ],
+        _check_scores,
+        lambda project, key: make_benchmark_scores(project, trained_run(project, key.split("/")[0]), key.split("/")[1]),
+    ),
     "descriptors": Kind(
         _descriptor_shards, lambda root, key: descriptor_shard(root, *key.split("/")).verify(), _remake_descriptors
     ),

@@ -144,10 +144,10 @@ def print_summary(project: Project, console: Console) -> None:
     from hapvr.health import health
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.model_card import video_status
-    from hapvr.steps.training import current_run
+    from hapvr.steps.training import trained_run
 
     for name in project.config.evaluation.benchmarks:
-        data = stored_scores(project, current_run(project), name)
+        data = stored_scores(project, trained_run(project), name)
         rows, means = data["results"], data["target_means"]
         table = Table(
             title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of the others, in %"

@@ -286,9 +286,10 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
     ]
-    lines.append(
-        f"model    {answer.model}{', untrained' if answer.untrained else ''}{_holds(answer.precision, answer.prior)}"
-    )
+    holds = ""
+    if answer.precision is not None and answer.prior is not None:
+        holds = f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the pairs match"
+    lines.append(f"model    {answer.model}{', untrained' if answer.untrained else ''}{holds}")
     lines += [f"warning  {warning}" for warning in answer.warnings]
     lines.append(f"answer   {answer.headline}")
     shown = [match for match in answer.matches if every or match.verdict != "no match"]
@@ -297,12 +298,6 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     if folded := len(answer.matches) - len(shown):
         lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
     return lines
-
-
-def _holds(precision: float | None, prior: float | None) -> str:
-    if precision is None or prior is None:
-        return ""
-    return f"; verdicts at precision {precision:g}, where {100 * prior:.3g} % of the pairs match"
 
 
 def _match_lines(match: Match) -> list[str]:

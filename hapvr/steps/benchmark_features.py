@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -115,19 +115,17 @@ def own_names(stored_id: str) -> Iterator[str]:
             yield candidate[: -len(PurePosixPath(candidate).suffix)]
 
 
-class Validator:
-    """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
+def open_validator(project: Project, name: str, device: str) -> Callable[[VideoNetwork], dict[str, float]]:
+    """Scores benchmark `name` with a network: {"mean": mean target metric, task: value, ...}."""
+    definition, features = open_benchmark(project, name)
 
-    def __init__(self, project: Project, name: str, device: str) -> None:
-        """name: of the benchmark."""
-        self._definition, self._features = open_benchmark(project, name)
-        self._evaluation = project.config.evaluation
-        self._device = device
+    def validate(network: VideoNetwork) -> dict[str, float]:
+        scores = score_stored(network, definition, features, device)
+        result = evaluate(definition, scores, policy="strict", available=frozenset(features.available()))
+        target = target_mean(result, project.config.evaluation)
+        return {"mean": target, **{task.task: task.value for task in result.tasks}}
 
-    def __call__(self, network: VideoNetwork) -> dict[str, float]:
-        scores = score_stored(network, self._definition, self._features, self._device)
-        result = evaluate(self._definition, scores, policy="strict", available=frozenset(self._features.available()))
-        return {"mean": target_mean(result, self._evaluation), **{task.task: task.value for task in result.tasks}}
+    return validate
 
 
 def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:

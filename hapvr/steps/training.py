@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,6 @@ STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_ST
 """What each `train.source` reads."""
 DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
-
-
-@dataclass(frozen=True)
-class _Current:
-    key: str
 
 
 @dataclass(frozen=True)
@@ -206,36 +201,30 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
     return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, hint=hint))
 
 
-def current_run(project: Project) -> TrainingRun:
-    """The run whose training ended last. Raises DataError if there is none yet."""
-    if not project.root.exists(CURRENT_NAME):
-        raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
-    return _run_of_key(project, current_key(project.root))
-
-
 def current_key(root: DataRoot) -> str:
     """The key of the run whose training ended last. Raises DamagedError if CURRENT_NAME names a run that does not exist."""
-    path = root.local_path(CURRENT_NAME)
-    hint = f"train again, or write the key of a run below {path.parent} into it"
-    key = read_json_as(path, _Current, hint=hint).key
-    if not RUN_KEY.fullmatch(key) or not path.with_name(key).is_dir():
-        raise DamagedError(f"{path} names the run {key!r:.120}, which is not there; {hint}")
+    key, models = str(root.read_json(CURRENT_NAME).get("key")), root.local_path(MODELS)
+    if not RUN_KEY.fullmatch(key) or not (models / key).is_dir():
+        raise DamagedError(
+            f"{root.local_path(CURRENT_NAME)} names the run {key!r:.120}, which is not there; train again, or write the key "
+            f"of a run below {models} into it"
+        )
     return key
 
 
-def trained_run(project: Project, key: str) -> TrainingRun:
-    """The run of this key if it has trained a model, else the current one.
+def trained_run(project: Project, key: str = "") -> TrainingRun:
+    """The run of this key if it has trained a model, else the one whose training ended last.
 
-    So a chain evaluates and registers what it trained, also where another training has ended meanwhile.
+    So a chain evaluates and registers what it trained, also where another training has ended meanwhile. Raises DataError if
+    there is none yet.
     """
-    if RUN_KEY.fullmatch(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
-        return _run_of_key(project, key)
-    return current_run(project)
-
-
-def _run_of_key(project: Project, key: str) -> TrainingRun:
-    run = TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), "")
-    return replace(run, mlflow_run_id=read_record(run.folder)["mlflow_run_id"])
+    root = project.root
+    if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{RESULT_NAME}")):
+        if not root.exists(CURRENT_NAME):
+            raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
+        key = current_key(root)
+    folder = root.local_path(f"{MODELS}/{key}")
+    return TrainingRun(key, folder, read_record(folder)["mlflow_run_id"])
 
 
 def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: str) -> None:
@@ -312,7 +301,7 @@ def pending_data(project: Project) -> PendingData:
     no_model, changed = not project.root.exists(CURRENT_NAME), False
     if not no_model:
         try:
-            run = current_run(project)
+            run = trained_run(project)
             record = read_record(run.folder)
             changed = _training_digest(load_config(run.folder / CONFIG_NAME)) != _training_digest(project.config)
             new = [key for key in new if key not in record["shards"]]

@@ -25,7 +25,7 @@ from hapvr.health import health
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.bundle import load_bundle
 from hapvr.steps.project import Project
-from hapvr.steps.training import current_run, tracker_of
+from hapvr.steps.training import tracker_of, trained_run
 from tests.conftest import BAD_FILES, CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 
@@ -143,7 +143,7 @@ def test_pictures_tables_and_links_are_shown(chain: Chain) -> None:
 
 def test_training_is_tracked(chain: Chain) -> None:
     """One MLflow run holds parameters, config, lineage, losses and rate per step, validation, every task's metrics, plots."""
-    run = current_run(chain.project)
+    run = trained_run(chain.project)
     tracker = tracker_of(chain.project)
     found = tracker.client.get_run(run.mlflow_run_id)
     assert found.info.status == "FINISHED"
@@ -262,7 +262,7 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     package, similarity = json.loads(done.stdout.strip().splitlines()[-1])
     assert Path(package).is_relative_to(copy)
-    here = load_bundle(current_run(chain.project).folder / "bundle")
+    here = load_bundle(trained_run(chain.project).folder / "bundle")
     clip = clips_folder / "clip 01.mp4"
     assert similarity == pytest.approx(here.score(clip, clip), abs=1e-5)
 
@@ -272,7 +272,7 @@ def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
     from assets.training import model_of_run
     from pipelines.definitions import defs
 
-    own = current_run(chain.project)
+    own = trained_run(chain.project)
     models = own.folder.parent
     shutil.copytree(own.folder, models / "another", ignore=shutil.ignore_patterns("bundle"))
     record = json.loads((own.folder / "run.json").read_text(encoding="utf-8")) | {"key": "another"}
@@ -292,7 +292,7 @@ def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
     """Nothing is new since the last training: with `keep_if_unchanged` its model is shown again, and none is trained."""
     from assets.training import KEEP_IF_UNCHANGED
 
-    own = current_run(chain.project)
+    own = trained_run(chain.project)
     before = latest(chain, "similarity_model")
     result = materialize(chain.instance, "similarity_model", config=yaml.safe_load(KEEP_IF_UNCHANGED))
     assert result.success
