@@ -30,23 +30,14 @@ SETTLED_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Champion:
-    """The version that the registry names. since: ISO 8601, UTC; decision: why it is."""
-
-    name: str
-    since: str
-    decision: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Health:
-    """files: source -> how many of its videos lost their file, and how many have been usable. champion, index: None where
-    there is none, or where the registry does not answer. tick_s: when the automation looked at the sources last. waiting:
+    """files: source -> how many of its videos lost their file, and how many have been usable. champion: its name,
+    since when (ISO 8601, UTC) and the decision; champion, index: None where there is none, or where the registry does not answer. tick_s: when the automation looked at the sources last. waiting:
     messages of the outbox. failure: of the last training, "" if there is none."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]
-    champion: Champion | None
+    champion: dict[str, str] | None
     index: CurrentIndex | None
     tick_s: float | None
     waiting: int
@@ -71,7 +62,7 @@ class Health:
             f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
-            f"champion    {f'{champion.name} since {champion.since}: {champion.decision}' if champion else 'none'}",
+            "champion    " + ("{name} since {since}: {decision}".format(**champion) if champion else "none"),
             f"search      {f'{index.model} answers since {index.since}' if index else 'no index'}",
             f"automation  {minutes}",
             f"webhook     {self.waiting} messages wait",
@@ -123,12 +114,12 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             lasting=True,
         )
     champion = found.champion
-    if champion is not None and (found.index is None or found.index.model != champion.name):
-        age_h = (now_s - datetime.fromisoformat(champion.since).replace(tzinfo=UTC).timestamp()) / 3600
+    if champion is not None and (found.index is None or found.index.model != champion["name"]):
+        age_h = (now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()) / 3600
         if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model
-            said = f"{champion.name} is champion for {age_h:.0f} hours, and {answers} answers searches"
-            key = f"index/{champion.name}/{champion.since}"
+            said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
+            key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
     if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
@@ -139,7 +130,7 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
 
 
-def _champion(project: Project) -> Champion | None:
+def _champion(project: Project) -> dict[str, str] | None:
     name = project.config.tracking.registered_model
     try:
         client = mlflow_client(project.tracking_uri)
@@ -152,7 +143,7 @@ def _champion(project: Project) -> Champion | None:
     except HapvrError:
         return None
     since = tags.get(DECIDED_TAG, "").partition(" by ")[0]
-    return Champion(name=f"models:/{name}/{found.version}", since=since, decision=tags.get(REASON_TAG, ""))
+    return {"name": f"models:/{name}/{found.version}", "since": since, "decision": tags.get(REASON_TAG, "")}
 
 
 def _last_failure(root: DataRoot) -> tuple[str, str, float]:

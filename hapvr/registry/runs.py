@@ -116,17 +116,9 @@ class Tracker:
         for model_id in models:
             self.client.delete_logged_model(model_id)
         if run_ids and not is_server(self.uri):
-            command = [
-                sys.executable,
-                "-m",
-                "mlflow",
-                "gc",
-                "--backend-store-uri",
-                self.uri,
-                "--tracking-uri",
-                self.uri,
-            ]
-            command += ["--run-ids", ",".join(run_ids), *(["--logged-model-ids", ",".join(models)] if models else [])]
+            stores = ["--backend-store-uri", self.uri, "--tracking-uri", self.uri, "--run-ids", ",".join(run_ids)]
+            gone = ["--logged-model-ids", ",".join(models)] if models else []
+            command = [sys.executable, "-m", "mlflow", "gc", *stores, *gone]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
                 raise DataError(

@@ -189,12 +189,12 @@ def rows_place(stage: str, key: str) -> str:
 def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
     """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
     files of the same bytes."""
-    random = bool(searcher.scorer.warning)
-    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    random, verdicts = bool(searcher.scorer.warning), member_verdicts(searcher, members)
+    sha256 = {member.group: member.metadata.sha256 for member in members if member.medoid}
     doubted = {
         one.group
-        for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
-        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != medoids[one.group]))
+        for one, verdict in zip(members, verdicts, strict=True)
+        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != sha256[one.group]))
     }
     reason = RANDOM_WEIGHTS if random else UNSURE
     return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
@@ -203,18 +203,14 @@ def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[Gro
 def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
     """What is said of each member and the medoid of its group; None for the medoid itself."""
     medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks = read_marks(searcher.project.root)
-    return [
-        None
-        if member.medoid
-        else verdict_of(
-            searcher.scorer.calibration,
-            member.similarity,
-            mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
-            same_file=member.metadata.sha256 == medoids[member.group],
-        )
-        for member in members
-    ]
+    marks, calibration = read_marks(searcher.project.root), searcher.scorer.calibration
+    verdicts: list[Verdict | None] = []
+    for one in members:
+        sha256, medoid = one.metadata.sha256, medoids[one.group]
+        mark = marks.verdict(sha256, medoid) or ""
+        said = verdict_of(calibration, one.similarity, mark=mark, same_file=sha256 == medoid)
+        verdicts.append(None if one.medoid else said)
+    return verdicts
 
 
 def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:

@@ -155,8 +155,6 @@ def import_features(
                     columns = feature_columns(video.video_id, video.features, times)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
-        def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
-            progress(before + done, len(video_ids), num_frames)
-
-        results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
+        results.append(build_shard(recipe, video_ids=ids, make=make))
+        progress(start + len(ids), len(video_ids))
     return results
