@@ -298,27 +298,24 @@ def chain_status(project: Project) -> list[StepStatus]:
 
     root, awaited, found = project.root, outdated(project), []
     scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
-    of_single_steps = {
-        "video_manifest": [True] * len(shard_keys(root)),
-        "whitening": [root.exists("whitening/whitening.json")],
-        "similarity_model": [root.exists(CURRENT_NAME)],
-        "benchmark_scores": [
-            root.exists(f"{scores}/{name}/scores.json") for name in project.config.evaluation.benchmarks
-        ],
-        "registered_model": [_champion(project) is not None],
+    files = {
+        "whitening": ["whitening/whitening.json"],
+        "similarity_model": [CURRENT_NAME],
+        "benchmark_scores": [f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks],
     }
     for step in _STEPS:
         keys, failed = shards_of(project, step), 0
-        if step.name in of_single_steps:
-            done = sum(of_single_steps[step.name])
-            missing = len(of_single_steps[step.name]) - done
+        if step.name in files:
+            there = [root.exists(name) for name in files[step.name]]
         elif step.job in ("ingest", "extract"):
             indexes = [project.shard(step.name, key).find() for key in keys]
-            missing = sum(index is None for index in indexes)
-            done = len(keys) - missing
+            there = [index is not None for index in indexes]
             failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+        elif step.name == "video_manifest":
+            there = [True] * len(shard_keys(root))
+        elif step.name == "registered_model":
+            there = [_champion(project) is not None]
         else:
-            missing = len(awaited.get(step.name, {}))
-            done = len(keys) - missing if step.name in awaited else 0
-        found.append(StepStatus(step.name, done, missing, failed))
+            there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
+        found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))
     return found

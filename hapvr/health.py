@@ -31,9 +31,9 @@ SETTLED_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """files: source -> how many of its videos lost their file, and how many have been usable. champion: its name,
-    since when (ISO 8601, UTC) and the decision; champion, index: None where there is none, or where the registry does not answer. tick_s: when the automation looked at the sources last. waiting:
-    messages of the outbox. failure: of the last training, "" if there is none."""
+    """files: source -> how many of its videos lost their file, and how many have been usable. champion: its name, since when
+    (ISO 8601, UTC) and the decision; None as the index where there is none, or where the registry does not answer. tick_s:
+    when the automation looked at the sources last. waiting: messages of the outbox. failure: of the last training, or ""."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]

@@ -296,8 +296,12 @@ class PendingData:
 
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
+
+    def has_features(key: str) -> bool:
+        return project.shard(FEATURES_STAGE, key).provenance() is not None
+
     keys = training_shard_keys(read_manifest(project.root))
-    new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
+    new = [key for key in keys if has_features(key) and has_training_data(project, key)]
     no_model, changed = not project.root.exists(CURRENT_NAME), False
     if not no_model:
         try:
@@ -310,19 +314,15 @@ def pending_data(project: Project) -> PendingData:
             no_model, changed = True, False
     num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     evaluation = project.config.evaluation
-    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    names = filter(None, (*evaluation.benchmarks, evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})
-    awaited = tuple(key for key in read if not _has_features(project, key))
+    awaited = tuple(key for key in read if not has_features(key))
     return PendingData(tuple(new), num_videos, changed, no_model, awaited)
 
 
 def _training_digest(config: Config) -> str:
     """Of all settings that determine a trained model."""
     return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
-
-
-def _has_features(project: Project, key: str) -> bool:
-    return project.shard(FEATURES_STAGE, key).provenance() is not None
 
 
 def remove_old_trainings(project: Project) -> list[str]:
