@@ -117,16 +117,7 @@ class EvaluationConfig(Settings):
 
 
 Job = Literal[
-    "find_videos",
-    "ingest",
-    "whiten",
-    "extract",
-    "retrain",
-    "describe",
-    "index",
-    "duplicates",
-    "group",
-    "watch",
+    "find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "duplicates", "group", "watch"
 ]
 
 

@@ -213,11 +213,6 @@ def _check_corpus(root: DataRoot, name: str) -> None:
         load_definition(folder)
 
 
-def _check_whitening(root: DataRoot, _: str) -> None:
-    whitening_provenance(root)
-    load_whitening(root)
-
-
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     if not key:
@@ -261,14 +256,6 @@ def _check_scores(root: DataRoot, key: str) -> None:
             read_frame(table)
         except TABLE_ERRORS as error:
             raise DamagedError(f"{table} is damaged ({error}); {hint}") from error
-
-
-def _descriptor_shards(root: DataRoot) -> list[str]:
-    return [
-        f"{digest}/{key}"
-        for digest in root.list_folders(SEARCH)
-        for key in root.list_folders(descriptor_shard(root, digest, "").stage)
-    ]
 
 
 def _remake_descriptors(project: Project, key: str) -> None:
@@ -326,7 +313,11 @@ KINDS: dict[str, Kind] = {
     "videos": _shards("videos"),
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
     "frames": _shards("frames"),
-    "whitening": Kind(_one("whitening/whitening.json"), _check_whitening, CHAIN["whitening"].run),
+    "whitening": Kind(
+        _one("whitening/whitening.json"),
+        lambda root, _: (whitening_provenance(root), load_whitening(root)),
+        CHAIN["whitening"].run,
+    ),
     "features": _shards("features"),
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
@@ -343,7 +334,13 @@ KINDS: dict[str, Kind] = {
         lambda project, key: make_benchmark_scores(project, trained_run(project, key.split("/")[0]), key.split("/")[1]),
     ),
     "descriptors": Kind(
-        _descriptor_shards, lambda root, key: descriptor_shard(root, *key.split("/")).verify(), _remake_descriptors
+        lambda root: [
+            f"{digest}/{key}"
+            for digest in root.list_folders(SEARCH)
+            for key in root.list_folders(descriptor_shard(root, digest, "").stage)
+        ],
+        lambda root, key: descriptor_shard(root, *key.split("/")).verify(),
+        _remake_descriptors,
     ),
     "search_index": Kind(_one(CURRENT), _check_index, _rebuild_index),
     "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),

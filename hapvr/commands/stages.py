@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -79,50 +79,34 @@ def status(
     show(found.to_json(), as_json=as_json, text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
-@exit_codes
-def download(
-    config: ConfigOption,
-    set_: SetOption = None,
-    shard: ShardOption = None,
-    retry_failed: RetryOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Read the sources into the manifest, fetch what is remote, and inspect every file."""
-    from hapvr.chain import CHAIN
+def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
+    """The verb of some steps that follow each other."""
 
-    project = open_project(config, set_)
-    with progress_bar("sources") as progress:
-        CHAIN["video_manifest"].run(project, progress=progress)
-    _show_rows(_run_steps(project, ["videos"], shard, retry_failed=retry_failed), as_json)
+    def verb(
+        config: ConfigOption,
+        set_: SetOption = None,
+        shard: ShardOption = None,
+        retry_failed: RetryOption = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        _show_rows(_run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed), as_json)
 
-
-@exit_codes
-def sample(
-    config: ConfigOption,
-    set_: SetOption = None,
-    shard: ShardOption = None,
-    retry_failed: RetryOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Decode videos and store their sampled frames."""
-    _show_rows(_run_steps(open_project(config, set_), ["frames"], shard, retry_failed=retry_failed), as_json)
+    verb.__name__, verb.__doc__ = name, does
+    return exit_codes(verb)
 
 
-@exit_codes
-def extract(
-    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
-) -> None:
-    """Whitening, features of all shards, and views and pseudo labels of the training shards."""
-    from hapvr.chain import CHAIN, shards_of
-    from hapvr.steps.views import make_views_and_labels
-
-    project = open_project(config, set_)
-    rows = _run_steps(project, ["whitening", "features"], shard)
-    for key in (key for key in shards_of(project, CHAIN["training_views"]) if not shard or key in shard):
-        with progress_bar(f"training_views and pseudo_labels {key}") as progress:
-            made = make_views_and_labels(project, key, progress=progress)
-        rows += [_row(name, key, result) for name, result in made.items()]
-    _show_rows(rows, as_json)
+download = _chain_verb(
+    "download",
+    "Read the sources into the manifest, fetch what is remote, and inspect every file.",
+    "video_manifest",
+    "videos",
+)
+sample = _chain_verb("sample", "Decode videos and store their sampled frames.", "frames")
+extract = _chain_verb(
+    "extract",
+    "Whitening, features of all shards, and views and pseudo labels of the training shards.",
+    *("whitening", "features", "training_views", "pseudo_labels"),
+)
 
 
 @exit_codes
@@ -244,23 +228,29 @@ def import_features(
 
 
 def _run_steps(
-    project: Project, names: Sequence[str], wanted: list[str] | None, **options: Any
+    project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False
 ) -> list[dict[str, Any]]:
     """Run steps one after the other, each for its shards; returns a row per shard."""
     from hapvr.chain import CHAIN, shards_of
     from hapvr.data.manifest import shard_keys
 
-    known = shard_keys(project.root)
-    if not known and names[0] != "video_manifest":
-        raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
-    if unknown := sorted(set(wanted or []) - set(known)):
-        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
-    rows = []
-    for step in (CHAIN[name] for name in names):
-        keys = [key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted]
-        for key in keys:
+    rows, both = [], {"training_views", "pseudo_labels"} <= set(names)
+    for step in (CHAIN[name] for name in names if not (both and name == "pseudo_labels")):
+        known = shard_keys(project.root)
+        if not known and step.name != "video_manifest":
+            raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
+        if (unknown := sorted(set(wanted or []) - set(known))) and step.per_shard:
+            raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
+        options = {"retry_failed": True} if retry_failed and step.job == "ingest" else {}
+        for key in (key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted):
             with progress_bar(f"{step.name} {key}".rstrip()) as progress:
-                rows.append(_row(step.name, key, step.run(project, key, progress=progress, **options)))
+                if both and step.name == "training_views":  # in one pass
+                    from hapvr.steps.views import make_views_and_labels
+
+                    made = make_views_and_labels(project, key, progress=progress)
+                else:
+                    made = {step.name: step.run(project, key, progress=progress, **options)}
+            rows += [_row(name, key, result) for name, result in made.items()]
     return rows
 
 

@@ -67,10 +67,10 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
     prefix = f"{definition.name}/"
     found: dict[str, str] = {}
     for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
-        for candidate in own_names(stored_id):
-            if candidate in wanted:
-                found.setdefault(candidate, stored_id)
-                break
+        names = [stored_id, stored_id.partition("/")[2]]
+        names += [name.rpartition(".")[0] for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+        if own := next((name for name in names if name in wanted), None):
+            found.setdefault(own, stored_id)
     return found
 
 
@@ -104,15 +104,6 @@ def background_features(
     background = tuple(usable[number] for number in sorted(order.tolist()))
     store = FeatureStore(root, dict.fromkeys([*shards_with_features(root, definition), *keys]))
     return BenchmarkFeatures(store, definition, others=background), background
-
-
-def own_names(stored_id: str) -> Iterator[str]:
-    """Names by which others know a stored video: its id, that without the source, and both without a video's suffix."""
-    _, _, name = stored_id.partition("/")
-    for candidate in (stored_id, name):
-        yield candidate
-        if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
-            yield candidate[: -len(PurePosixPath(candidate).suffix)]
 
 
 def open_validator(project: Project, name: str, device: str) -> Callable[[VideoNetwork], dict[str, float]]:

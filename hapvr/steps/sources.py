@@ -224,6 +224,10 @@ class ManifestResult:
     digest: str
     offer: str
 
+    @property
+    def done(self) -> bool:
+        return bool(self.new_shards)
+
 
 def _follow_moves(project: Project) -> None:
     """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id: its path follows.
