@@ -23,19 +23,8 @@ Value = TypeVar("Value")
 PART_SUFFIX = ".part"
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
-TORCH_TYPES = {
-    "F64": "torch.float64",
-    "F32": "torch.float32",
-    "F16": "torch.float16",
-    "BF16": "torch.bfloat16",
-    "I64": "torch.int64",
-    "I32": "torch.int32",
-    "I16": "torch.int16",
-    "I8": "torch.int8",
-    "U8": "torch.uint8",
-    "BOOL": "torch.bool",
-}
-"""Types of safetensors as torch prints them."""
+TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
+"""Types of safetensors as torch calls them, without their numbers of bits."""
 
 
 @contextmanager
@@ -180,7 +169,9 @@ def safetensors_sha256(data: bytes) -> str:
     """
     from safetensors import deserialize
 
-    return tensors_sha256(
-        (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
-        for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
-    )
+    tensors = []
+    for name, tensor in deserialize(data):  # type: ignore[no-untyped-call]
+        word = tensor["dtype"].rstrip("0123456789")
+        kind = f"torch.{TORCH_WORDS[word]}{tensor['dtype'].removeprefix(word)}"
+        tensors.append((name, kind, tensor["shape"], tensor["data"]))
+    return tensors_sha256(tensors)

@@ -197,21 +197,16 @@ def import_features(
     file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
     out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
     name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
-    benchmark: Annotated[
-        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
-    ] = None,
     fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
-    from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.data.filesystem import DataRoot
     from hapvr.steps import features as step
 
     root = DataRoot(out)
-    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
     with progress_bar("videos") as progress:
-        done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+        done = step.import_features(root, file, name=name, fps=fps, progress=progress)
     settings = done[0].shard.require({}).settings
     reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
     result: dict[str, Any] = {

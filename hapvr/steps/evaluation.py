@@ -103,7 +103,15 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     data = {"digest": scores.digest, "target_means": scores.target_means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    _log(project, definition.name, scores)
+    tracker, run_id = tracker_of(project), run.mlflow_run_id
+    for row, result in results.items():
+        values = {**result.metrics, "mean": scores.target_means[row]}
+        tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
+    for title, figure in figures.items():
+        tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".parquet"):
+            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{definition.name}")
     return scores
 
 
@@ -156,18 +164,6 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     if not path.is_file():
         raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
     return path
-
-
-def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
-    tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
-    for row, result in scores.results.items():
-        values = {**result.metrics, "mean": scores.target_means[row]}
-        tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
-    for figure_name, figure in scores.figures.items():
-        tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
-    for path in sorted(scores.folder.iterdir()):
-        if path.suffix in (".json", ".parquet"):
-            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
 
 
 @dataclass(frozen=True)

@@ -113,15 +113,13 @@ def import_features(
     *,
     name: str,
     fps: float = 1.0,
-    wanted_ids: Sequence[str] = (),
     shard_videos: int = IMPORT_VIDEOS,
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
 
-    fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
-    should be there, e.g. a benchmark's; one without a dataset becomes a failed row, as an unusable dataset does, with
-    the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
+    fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a
+    failed row, with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
     Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
     """
     try:
@@ -131,7 +129,7 @@ def import_features(
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     survey = survey_hdf5(file)
     known = set(survey.video_ids)
-    video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
+    video_ids = list(survey.video_ids)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
     settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
     results = []
