@@ -68,13 +68,13 @@ def require_regular(path: Path) -> None:
     And for a name that no file can have: a library that ends it at the NUL would read another file.
     """
     try:
-        possible = b"\0" not in os.fsencode(path)
+        problem = "no file can have this name" if b"\0" in os.fsencode(path) else ""
     except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise OSError(errno.EINVAL, "no file can have this name", str(path))
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+        problem = "no file can have this name"
+    if not problem and path.exists() and not path.is_file():
+        problem = "this is not a regular file"
+    if problem:
+        raise OSError(errno.EINVAL, problem, str(path))
 
 
 @contextmanager
@@ -111,11 +111,10 @@ def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
     try:
         require_regular(path)
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        raise DamagedError(f"{path} is missing; {hint}") from None
     except (OSError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(f"{path} is damaged ({reason}); {hint}") from error
+        state = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({reason})"
+        raise DamagedError(f"{path} is {state}; {hint}") from error
 
 
 def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:

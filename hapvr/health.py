@@ -14,7 +14,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
-from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, tell, training_failed
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.project import Project
 from hapvr.steps.sources import TICK_PLACE, lost_files
 
@@ -94,12 +94,6 @@ def health(project: Project) -> Health:
     if failure and time.time() - failed_s > SETTLED_S:
         found.concerns.append(training_failed(run, failure))
     return found
-
-
-def tell_concerns(project: Project) -> None:
-    """Tell the webhook, if there is one, of what needs a person."""
-    if project.config.watch.webhook is not None:
-        tell(project, *health(project).concerns)
 
 
 def _concerns(project: Project, found: Health) -> Iterator[Concern]:

@@ -49,7 +49,7 @@ from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.tables import read_frame
 from hapvr.train.run_folder import (
     CHECKPOINTS,
     NETWORK,
@@ -252,10 +252,8 @@ def _check_scores(root: DataRoot, key: str) -> None:
     if (folder / "scores.json").is_file():
         read_json_as(folder / "scores.json", StoredScores, hint=hint)
     for table in sorted(folder.glob("*.parquet")):
-        try:
+        with root.corruption_errors(table.name, hint=hint):
             read_frame(table)
-        except TABLE_ERRORS as error:
-            raise DamagedError(f"{table} is damaged ({error}); {hint}") from error
 
 
 def _remake_descriptors(project: Project, key: str) -> None:

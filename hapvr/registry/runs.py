@@ -125,11 +125,6 @@ class Tracker:
                     f"tracking: old runs cannot be removed: {ended.stderr.strip()[-300:]}; it is tried again"
                 )
 
-    def fail_if_running(self, run_id: str) -> None:
-        """Mark a run as failed if MLflow says that it still runs."""
-        if self.client.get_run(run_id).info.status == "RUNNING":
-            self.client.set_terminated(run_id, status="FAILED")
-
 
 def _origin() -> dict[str, str]:
     """Who makes a run, and with which program: "Created by" and "Source" on its page."""

@@ -142,13 +142,13 @@ class AlertOutbox:
                     yield database
         except sqlite3.DatabaseError as error:
             damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in damage:
-                hint = "correct its permissions and free space, end what else uses it, and run this again"
-                raise DataError(f"watch: {self._path} cannot be used ({error}); {hint}") from error
-            raise DamagedError(
-                f"watch: {self._path} is damaged ({error}); restore it from a copy, or remove it: then every match is "
-                "announced again"
-            ) from error
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            kind, said = DataError, "cannot be used"
+            hint = "correct its permissions and free space, end what else uses it, and run this again"
+            if code in damage:
+                kind, said = DamagedError, "is damaged"
+                hint = "restore it from a copy, or remove it: then every match is announced again"
+            raise kind(f"watch: {self._path} {said} ({error}); {hint}") from error
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,8 @@ def run_failed(job: str, run: str, said: str) -> Concern:
     """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of shards may fail at once."""
     if job == "retrain":
         return training_failed(run, said)
-    text = f"run {run} of {job} failed and is not retried: {said}"
-    return Concern("run_failed", f"run/{job}/{datetime.now(UTC).date()}", text)
+    key = f"run/{job}/{datetime.now(UTC).date()}"
+    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {said}")
 
 
 def tell(project: Project, *concerns: Concern) -> None:

@@ -92,12 +92,9 @@ def background_features(
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
     """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
 
-    Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
-    benchmark's.
+    Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's.
     """
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
-    if not keys:
-        raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
     available = FeatureStore(root, keys).available()
     usable = sorted(available - set(stored_ids(definition, available).values()))
     order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
