@@ -285,11 +285,13 @@ def group_rows(members: Iterable[GroupMember]) -> pa.Table:
 
 @dataclass(frozen=True)
 class StoredPairs:
-    """fingerprint: of all that may change the pairs. network: digest of the network that found them."""
+    """fingerprint: of all that may change the pairs. network: digest of the network that found them. done: whether they were
+    made just now."""
 
     pairs: tuple[DuplicatePair, ...]
     fingerprint: str
     network: str
+    done: bool = False
 
 
 def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations, groupby, product
 
@@ -67,19 +67,9 @@ LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
 
-@dataclass(frozen=True)
-class ShardPairs:
-    """pairs: of one shard's videos with all others. place: of their file. done: False if they were there already."""
-
-    key: str
-    pairs: tuple[DuplicatePair, ...]
-    place: str
-    done: bool
-
-
 def make_duplicate_pairs(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
-) -> ShardPairs:
+) -> StoredPairs:
     """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
 
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
@@ -90,7 +80,7 @@ def make_duplicate_pairs(
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
     made = read_pairs(root, place, damaged=True)
     if made.fingerprint == wanted:  # a data root that is only read has no locks
-        return ShardPairs(key, made.pairs, place, done=False)
+        return made
     with root.lock(f"{PAIRS_STAGE}/{key}"):
         pairs: list[DuplicatePair] = []
         video_ids = searcher.collection.video_ids(key)
@@ -99,9 +89,9 @@ def make_duplicate_pairs(
             found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
             pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
         progress(len(video_ids), len(video_ids))
-        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest)
+        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest, done=True)
         write_pairs(root, place, made)
-    return ShardPairs(key, made.pairs, place, done=True)
+    return made
 
 
 def duplicate_pairs(
