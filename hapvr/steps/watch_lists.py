@@ -30,24 +30,12 @@ from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
+_SPAN = ("query_start_s", "query_end_s", "video_start_s", "video_end_s", "query_covered", "video_covered")
 SCHEMA = pa.schema(
     [
-        ("watch_list", pa.string()),
-        ("query", pa.string()),
-        ("video_id", pa.string()),
-        ("query_sha256", pa.string()),
-        ("video_sha256", pa.string()),
-        ("similarity", pa.float64()),
-        ("probability", pa.float64()),
-        ("query_start_s", pa.float64()),
-        ("query_end_s", pa.float64()),
-        ("video_start_s", pa.float64()),
-        ("video_end_s", pa.float64()),
-        ("query_covered", pa.float64()),
-        ("video_covered", pa.float64()),
-        ("verdict", pa.string()),
-        ("model", pa.string()),
-        ("since", pa.string()),
+        *((name, pa.string()) for name in ("watch_list", "query", "video_id", "query_sha256", "video_sha256")),
+        *((name, pa.float64()) for name in ("similarity", "probability", *_SPAN)),
+        *((name, pa.string()) for name in ("verdict", "model", "since")),
     ]
 )
 """since: when the pair was found first, ISO 8601, UTC."""
@@ -72,9 +60,7 @@ class WatchMatches:
     """table: matches of one shard, see SCHEMA. failed: query -> why it could not be used. done: False if the matches were
     there already. announced: messages that were new to the outbox."""
 
-    key: str
     table: pa.Table
-    place: str
     done: bool
     announced: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -120,7 +106,7 @@ def make_watch_matches(
             write_rows(root, place, table, fingerprint="" if failed else wanted)
     wished = project.config.watch.webhook is not None and not searcher.scorer.warning
     announced = AlertOutbox(root).put(_messages(table)) if wished else 0
-    return WatchMatches(key, table, place, done, announced, failed)
+    return WatchMatches(table, done, announced, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
@@ -174,26 +160,15 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
     rows = []
     for match in within.search(query.path, options).matches:
-        first = match.segments[0] if match.segments else None
-        rows.append(
-            {
-                "watch_list": query.watch_list.name,
-                "query": query.name,
-                "video_id": match.reference,
-                "query_sha256": query.sha256,
-                "video_sha256": within.collection.metadata.of(match.reference).sha256,
-                "similarity": match.similarity,
-                "probability": match.probability,
-                "query_start_s": first and first.query_start_s,
-                "query_end_s": first and first.query_end_s,
-                "video_start_s": first and first.reference_start_s,
-                "video_end_s": first and first.reference_end_s,
-                "query_covered": match.query_covered,
-                "video_covered": match.reference_covered,
-                "verdict": match.verdict,
-                "model": within.model,
-            }
-        )
+        span: tuple[float | None, ...] = (None,) * 4
+        if match.segments:
+            one = match.segments[0]
+            span = one.query_start_s, one.query_end_s, one.reference_start_s, one.reference_end_s
+        row: dict[str, Any] = dict(zip(_SPAN, (*span, match.query_covered, match.reference_covered), strict=True))
+        row |= {name: getattr(match, name) for name in ("similarity", "probability", "verdict")}
+        row |= {"watch_list": query.watch_list.name, "query": query.name, "query_sha256": query.sha256}
+        sha256 = within.collection.metadata.of(match.reference).sha256
+        rows.append(row | {"video_id": match.reference, "video_sha256": sha256, "model": within.model})
     return rows
 
 
