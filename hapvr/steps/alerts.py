@@ -207,39 +207,36 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     """Why the message was not taken, without the address, which may hold a token; empty if it was.
 
-    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up.
+    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up. It
+    follows no redirect and uses no proxy.
     """
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
-    exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, name, body, opened)), daemon=True)
-    exchange.start()
-    exchange.join(TIMEOUT_S)
-    if ended:
-        return ended[0]
-    for connection in opened:
+
+    def exchange() -> None:
+        server = "the webhook's server"
+        try:
+            parts = urlsplit(webhook.url)
+            server = parts.hostname or server
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            opened.append(kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S))
+            headers = {"Content-Type": "application/json", "Idempotency-Key": name}
+            if webhook.secret is not None:
+                signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
+                headers[SIGNATURE_HEADER] = f"sha256={signature}"
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            with closing(opened[0]):
+                opened[0].request("POST", target, body=body, headers=headers)
+                status = opened[0].getresponse().status
+            ended.append("" if 200 <= status < 300 else f"{server} answered {status}")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            ended.append(f"{server} cannot be reached ({error})")
+
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    for connection in () if ended else opened:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
-
-
-def _exchange(webhook: WebhookConfig, name: str, body: bytes, opened: list[http.client.HTTPConnection]) -> str:
-    """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
-    server = "the webhook's server"
-    try:
-        parts = urlsplit(webhook.url)
-        server = parts.hostname or server
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-        opened.append(connection)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": name}
-        if webhook.secret is not None:
-            signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
-            headers[SIGNATURE_HEADER] = f"sha256={signature}"
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with closing(connection):
-            connection.request("POST", target, body=body, headers=headers)
-            status = connection.getresponse().status
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"{server} cannot be reached ({error})"
-    return "" if 200 <= status < 300 else f"{server} answered {status}"
+    return ended[0] if ended else f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
