@@ -80,17 +80,14 @@ def make_views_and_labels(
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
-    made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
-    wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
-
-    num_videos = sum(row["status"] == STATUS_OK for row in rows)
+    wanted = [_output(project, key, stage, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
         return _entries(project, key, [output for output in wanted if output.recipe in unfinished])
 
     built = build_shards(
         [output.recipe for output in wanted],
-        num_videos=num_videos,
+        num_videos=sum(row["status"] == STATUS_OK for row in rows),
         make=make,
         lost=failed_rows(rows),
         progress=progress,
@@ -98,44 +95,36 @@ def make_views_and_labels(
     return dict(zip(outputs, built, strict=True))
 
 
-def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
-    backbone = load_backbone(project.config.backbone)
-    whitening = load_whitening(project.root)
-    extras_dims = pooled_dims(project, whitening)
-    features = {"features": feature_settings(project, backbone, whitening)}
-    shape = (project.config.views.num_frames, project.config.backbone.num_regions, whitening.dims)
-    embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
-    recipe = ShardRecipe(
-        shard=project.shard(VIEWS_STAGE, key),
-        settings=_view_settings(project) | features | extras_setting(extras_dims),
-        inputs=inputs,
-        columns=view_fields("regions", shape=shape, extras_dims=extras_dims),
-        made_with=embed.environment,
-    )
-    return _Output(recipe, embed, extras_dims)
-
-
-def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
-    teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
-    embed = teacher_embedder(teacher, choose_device(project.config.device))
-    recipe = ShardRecipe(
-        shard=project.shard(LABELS_STAGE, key),
-        settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
-        inputs=inputs,
-        columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
-        made_with=embed.environment,
-    )
-    return _Output(recipe, embed)
-
-
-def _view_settings(project: Project) -> dict[str, Any]:
-    config = project.config
-    return {
+def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _Output:
+    config, device = project.config, choose_device(project.config.device)
+    settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
         "sampling": config.sampling.identity_fields(),
         "crop_px": config.backbone.crop_px,
     }
+    if stage == VIEWS_STAGE:
+        backbone, whitening = load_backbone(config.backbone), load_whitening(project.root)
+        extras_dims, name, shape = (
+            pooled_dims(project, whitening),
+            "regions",
+            [config.backbone.num_regions, whitening.dims],
+        )
+        embed = region_embedder(backbone, whitening, device, extras=extras_dims > 0)
+        settings |= {"features": feature_settings(project, backbone, whitening)} | extras_setting(extras_dims)
+    else:
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        extras_dims, name, shape = 0, "embeddings", [teacher.dims]
+        embed = teacher_embedder(teacher, device)
+        settings |= {"teacher": teacher.settings, "teacher_input": teacher.input}
+    recipe = ShardRecipe(
+        shard=project.shard(stage, key),
+        settings=settings,
+        inputs=inputs,
+        columns=view_fields(name, shape=[config.views.num_frames, *shape], extras_dims=extras_dims),
+        made_with=embed.environment,
+    )
+    return _Output(recipe, embed, extras_dims)
 
 
 def _entries(project: Project, key: str, outputs: Sequence[_Output]) -> Generator[list[VideoEntry], None, None]:
