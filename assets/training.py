@@ -10,7 +10,6 @@ from assets.factory import chain_asset
 from assets.project import ProjectResource
 
 if TYPE_CHECKING:
-    from hapvr.steps.project import Project
     from hapvr.steps.training import TrainingRun
 
 
@@ -26,17 +25,6 @@ class TrainingConfig(dg.Config):
 def training_key(run: dg.DagsterRun) -> str:
     """The id of the run's first attempt. It names the training, so a retry resumes from that attempt's checkpoint."""
     return run.root_run_id or run.run_id
-
-
-def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
-    """What this run, or an earlier attempt of it, has trained; else the model that was trained last.
-
-    So a run evaluates and registers its own model, also if another training ended meanwhile. Raises DataError if there is
-    no model yet.
-    """
-    from hapvr.steps.training import trained_run
-
-    return trained_run(project, training_key(run))
 
 
 @chain_asset("similarity_model", group="training", kinds={"pytorch", "mlflow"}, output_required=False)
