@@ -269,7 +269,7 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
 
 def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
     """Another training that ends meanwhile does not change which model a retry evaluates; a run of its own takes the last."""
-    from assets.training import model_of_run
+    from assets.training import training_key
     from pipelines.definitions import defs
 
     own = trained_run(chain.project)
@@ -282,7 +282,7 @@ def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
         job = defs.resolve_job_def("retrain")
         retry = chain.instance.create_run_for_job(job, root_run_id=own.key, parent_run_id=own.key)
         alone = chain.instance.create_run_for_job(job)
-        assert [model_of_run(run, chain.project).key for run in (retry, alone)] == [own.key, "another"]
+        assert [trained_run(chain.project, training_key(run)).key for run in (retry, alone)] == [own.key, "another"]
     finally:
         chain.project.root.write_json("models/current.json", {"key": own.key})
         shutil.rmtree(models / "another")
