@@ -65,7 +65,7 @@ def test_every_step_names_a_function() -> None:
     """Which takes what the step gives it."""
     for step in CHAIN.values():
         module, _, name = step.make.partition(":")
-        given = signature(getattr(import_module(module), name)).parameters
+        given = signature(getattr(import_module(f"hapvr.{module}"), name)).parameters
         assert {"progress", *(["key"] if step.per_shard else []), *filter(None, [step.takes])} <= given.keys(), step
 
 
