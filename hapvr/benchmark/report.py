@@ -13,23 +13,6 @@ from numpy.typing import NDArray
 from hapvr.benchmark.protocol import EvaluationResult
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
-FIVR_TASKS = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
-PUBLISHED: dict[str, tuple[tuple[str, ...], dict[str, tuple[float, ...]]]] = {
-    "fivr-200k": (
-        FIVR_TASKS,
-        {
-            "S2VS (VCDB)": (92.53, 87.73, 74.51, 86.12, 77.41, 63.26),
-            "S2VS (DnS-100K)": (92.5, 87.8, 73.9, 89.3, 80.2, 64.9),
-            "HAP-VR": (92.83, 88.21, 74.72, 88.41, 79.85, 64.79),
-        },
-    ),
-    "evve": (
-        ("EVVE_mAP", "EVVE_uAP"),
-        {"S2VS (VCDB)": (67.17, 80.72), "S2VS (DnS-100K)": (65.9, 78.9), "HAP-VR": (69.15, 82.88)},
-    ),
-    "svd": (("mAP", "uAP"), {"S2VS (VCDB)": (88.40, 65.04), "HAP-VR": (89.00, 67.87)}),
-}
-"""Numbers of the papers, in percent: columns, then rows. HAP-VR (MM'24) and S2VS (CVPRW'23)."""
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -77,26 +60,11 @@ def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title
     return figure
 
 
-def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values.
-
-    tasks: the columns; None for every task that some row has.
-    """
-    tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
+def metrics_markdown(results: Mapping[str, Mapping[str, float]]) -> str:
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values."""
+    tasks = list(dict.fromkeys(task for row in results.values() for task in row))
     lines = ["| | " + " | ".join(tasks) + " |", "| --- |" + " ---: |" * len(tasks)]
     for name, row in results.items():
         cells = [f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
-    """`metrics_markdown` in the layout of the papers, whose rows come first if there are any; other tasks follow."""
-    published = PUBLISHED.get(benchmark)
-    if published is None:
-        return metrics_markdown(results)
-    tasks, rows = published
-    known = {name: {task: value / 100 for task, value in zip(tasks, row, strict=True)} for name, row in rows.items()}
-    others = list(dict.fromkeys(task for row in results.values() for task in row if task not in tasks))
-    text = metrics_markdown({**known, **results}, tasks=tasks)
-    return f"{text}\n{metrics_markdown(results, tasks=others)}" if others else text

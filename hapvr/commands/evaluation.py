@@ -131,12 +131,12 @@ def _from_features(
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
-    """The papers' table with their rows, the tasks it lacks, intervals, and how much of the benchmark was scored."""
-    from hapvr.benchmark.report import published_markdown
+    """A table of metrics, intervals, and how much of the benchmark was scored."""
+    from hapvr.benchmark.report import metrics_markdown
 
     titles = {RAW: "", NORMALIZED: ", normalised scores"}
     rows = {f"{definition.name} ({one.policy}){titles[name]}": one.metrics for name, one in results.items()}
-    lines = [published_markdown(definition.name, rows)]
+    lines = [metrics_markdown(rows)]
     for name, result in results.items():
         lines += [
             f"{task.task} ({name}), 95 % interval over queries: {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
