@@ -34,6 +34,8 @@ BUSY_S = 60.0
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
+_PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
+_SEEN = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
 SIGNATURE_HEADER = "X-Hapvr-Signature-256"
@@ -72,29 +74,25 @@ class AlertOutbox:
         self._path = root.local_path(OUTBOX_PLACE)
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
-    def put(self, messages: Mapping[str, str], *, key: str = "", seen_s: float = 0.0) -> int:
+    def put(self, messages: Mapping[str, str]) -> int:
         """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is
-        passed over, delivered or not. key, seen_s: of a condition, and when it was found."""
-        rows = [(*message, key, seen_s) for message in messages.items()]
+        passed over, delivered or not."""
         with self._open() as database:
             before = database.total_changes
-            database.executemany("INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)", rows)
+            database.executemany(_PUT, [(*message, "", 0.0) for message in messages.items()])
             return database.total_changes - before
 
     def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> None:
         """As `put`; of a condition that lasts another message is kept once it was not found for QUIET_S."""
-        for one in concerns:
-            key: list[object] = [one.key]
-            if one.lasting:
-                key.append(now_s)
-                with self._open() as database:
-                    asked = (now_s, one.key, now_s - QUIET_S)
-                    if database.execute("UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?", asked).rowcount:
-                        continue
-            name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-            moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
-            body = {"id": name, "event": one.event, "text": one.text, "time": moment}
-            self.put({name: json.dumps(body, ensure_ascii=False)}, key=one.key, seen_s=now_s)
+        moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+        with self._open() as database:
+            for one in concerns:
+                if one.lasting and database.execute(_SEEN, (now_s, one.key, now_s - QUIET_S)).rowcount:
+                    continue
+                key = [one.key, now_s] if one.lasting else [one.key]
+                name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+                body = {"id": name, "event": one.event, "text": one.text, "time": moment}
+                database.execute(_PUT, (name, json.dumps(body, ensure_ascii=False), one.key, now_s))
 
     def due(self) -> list[tuple[str, str]]:
         """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
