@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
-from zoneinfo import ZoneInfo
+from zoneinfo import available_timezones
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -170,7 +170,7 @@ class AutomationConfig(Settings):
         default=300, description="how often sources are looked at for new videos"
     )
     retrain_cron: str = Field(default="0 3 * * 0", description="when to re-train whatever has arrived")
-    timezone: ZoneInfo = Field(default=ZoneInfo("UTC"), description="time zone of `retrain_cron`, e.g. Europe/Berlin")
+    timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
     retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
         default=1000, description="re-train as soon as this many training videos have features the model has not seen"
     )
@@ -189,6 +189,13 @@ class AutomationConfig(Settings):
         if _CRON.fullmatch(cron) is None:
             raise ValueError("wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0")
         return cron
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, name: str) -> str:
+        if name != "UTC" and name not in available_timezones():
+            raise ValueError("not a time zone of this machine; wanted a name such as UTC or Europe/Berlin")
+        return name
 
 
 class Config(Settings):

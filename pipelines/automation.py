@@ -164,7 +164,7 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     name="retrain_on_schedule",
     job=jobs["retrain"],
     cron_schedule=SETTINGS.retrain_cron,
-    execution_timezone=str(SETTINGS.timezone),
+    execution_timezone=SETTINGS.timezone,
     default_status=SCHEDULE_STATUS,
     description="Starts `retrain` on all data. It skips while a training runs, and if nothing has changed since the last one.",
 )

@@ -50,7 +50,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"automation": {"retrain_cron": "*/0 * * * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
-        ({"automation": {"timezone": "../etc"}}, "automation.timezone: invalid timezone: ../etc"),
+        ({"automation": {"timezone": "../etc"}}, "automation.timezone: not a time zone of this machine"),
     ],
 )
 def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, object], message: str) -> None:
@@ -66,10 +66,7 @@ def test_dagster_takes_every_time_that_passes(cron: str) -> None:
     """What Dagster refuses would stop all of its definitions."""
     config = parse_config(MINIMAL | {"automation": {"retrain_cron": cron, "timezone": "Europe/Berlin"}}, origin="")
     at, zone = config.automation.retrain_cron, config.automation.timezone
-    assert (
-        dg.ScheduleDefinition(name="x", target="*", cron_schedule=at, execution_timezone=str(zone)).cron_schedule
-        == cron
-    )
+    assert dg.ScheduleDefinition(name="x", target="*", cron_schedule=at, execution_timezone=zone).cron_schedule == cron
 
 
 CONFIGURATIONS = [path for path in sorted((CHECKOUT / "configs").glob("*.yaml")) if path.name != "ablations.yaml"]
