@@ -70,7 +70,7 @@ def test_the_demo_says_what_it_made(chain: Chain) -> None:
     assert [asset for found in counted for asset in found[2].split(", ")] == list(ASSETS)
     assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(PARTITIONED)
     assert any("step 8/8" in line for line in lines)
-    for expected in ("own-test (policy", "untrained baseline", "trained model", "models:/hapvr@champion is version 1"):
+    for expected in ("own-test (policy", "untrained baseline", "trained model", "champion    models:/hapvr/1 since"):
         assert expected in chain.said
     assert re.search(r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery ", chain.said)
     assert "http://" not in chain.said  # nothing answers there before `make ui`
