@@ -27,7 +27,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 
     from hapvr.progress import ProgressLines
     from hapvr.search.duplicates import pair_table
-    from hapvr.steps.duplicates import make_duplicate_pairs
+    from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
     from hapvr.steps.searcher import UNCALIBRATED, Searcher
 
     opened = project.open()
@@ -41,7 +41,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
         )
     progress = ProgressLines(context.log.info, "searching for videos")
     made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
-    stored = metadata.stored(opened.root, made.place)
+    stored = metadata.stored(opened.root, rows_place(PAIRS_STAGE, context.partition_key))
     table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
@@ -61,10 +61,10 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_duplicates
+    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_pairs
 
     members, opened = made.result, made.project
-    awaited = sorted(outdated_duplicates(opened).uncompared)
+    awaited = sorted(outdated_pairs(opened))
     groups, named = {member.group for member in members}, {member.group for member in members if member.keep}
     others = [member for member in members if member.group in named and not member.keep]
     stored = metadata.stored(opened.root, GROUPS_PLACE)

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets import metadata
 from assets.factory import Made, step_asset
-from assets.training import model_of_run, training_key
+from assets.training import training_key
 
 if TYPE_CHECKING:
     from hapvr.steps.evaluation import BenchmarkScores
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def _show_scores(made: Made) -> dg.MaterializeResult:
     from hapvr.files import file_sha256
     from hapvr.steps.evaluation import TRAINED
+    from hapvr.steps.training import trained_run
 
     scored = made.result
     files = {name: file_sha256(scores.folder / "scores.json") for name, scores in scored.items()}
@@ -31,7 +32,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
         for name, scores in scored.items()
         for title, figure in scores.figures.items()
     }
-    run = model_of_run(made.context.run, made.project)
+    run = trained_run(made.project, training_key(made.context.run))
     return dg.MaterializeResult(
         metadata={
             "metrics": dg.MetadataValue.md("\n\n".join(_table(name, scores) for name, scores in scored.items())),
@@ -47,6 +48,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
 
 def _table(name: str, scores: "BenchmarkScores") -> str:
     """How much of a benchmark could be scored, and every metric of both models in percent."""
+    from hapvr.benchmark.report import metrics_markdown
     from hapvr.steps.evaluation import TRAINED
 
     counts = scores.results[TRAINED].availability
@@ -54,7 +56,9 @@ def _table(name: str, scores: "BenchmarkScores") -> str:
         f"{counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
         f"{counts.num_references} references scored"
     )
-    return f"**{name}**: {scored}\n\n{scores.markdown}"
+    return (
+        f"**{name}**: {scored}\n\n{metrics_markdown({row: result.metrics for row, result in scores.results.items()})}"
+    )
 
 
 benchmark_scores = step_asset(

@@ -10,7 +10,6 @@ from assets.factory import chain_asset
 from assets.project import ProjectResource
 
 if TYPE_CHECKING:
-    from hapvr.steps.project import Project
     from hapvr.steps.training import TrainingRun
 
 
@@ -28,17 +27,6 @@ def training_key(run: dg.DagsterRun) -> str:
     return run.root_run_id or run.run_id
 
 
-def model_of_run(run: dg.DagsterRun, project: "Project") -> "TrainingRun":
-    """What this run, or an earlier attempt of it, has trained; else the model that was trained last.
-
-    So a run evaluates and registers its own model, also if another training ended meanwhile. Raises DataError if there is
-    no model yet.
-    """
-    from hapvr.steps.training import trained_run
-
-    return trained_run(project, training_key(run))
-
-
 @chain_asset("similarity_model", group="training", kinds={"pytorch", "mlflow"}, output_required=False)
 def similarity_model(
     context: dg.AssetExecutionContext,
@@ -49,11 +37,11 @@ def similarity_model(
     from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.training import (
         NOT_TRAINED,
-        current_run,
         fail_training,
         finish_training,
         pending_data,
         prepare_training,
+        trained_run,
         training_command,
         training_environment,
     )
@@ -64,7 +52,7 @@ def similarity_model(
         context.log.warning(NOT_TRAINED)
         return
     if pending_data(opened).is_empty:
-        current = current_run(opened)
+        current = trained_run(opened)
         context.log.warning(
             f"Neither training data nor settings changed since model {current.key} was trained, so a training gives the "
             f"same weights again. To keep that model, launch the run with this configuration: {KEEP_IF_UNCHANGED}"

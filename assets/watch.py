@@ -18,9 +18,11 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.steps.alerts import deliver_alerts
+    from hapvr.steps.duplicates import rows_place
+    from hapvr.steps.watch_lists import STAGE
 
     matches, delivery = made.result, deliver_alerts(made.project)
-    stored = metadata.stored(made.project.root, matches.place)
+    stored = metadata.stored(made.project.root, rows_place(STAGE, made.key))
     table = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={

@@ -21,24 +21,23 @@ from hapvr.steps.project import Project
 
 if TYPE_CHECKING:
     from hapvr.steps.search_model import SearchModel
-    from hapvr.steps.searcher import Searcher
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Step:
     """One step of the chain.
 
-    name: of the asset. does: in half a sentence. job: the Dagster job that makes it. inputs: steps that it is made from. make:
-    `module:function`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is called
-    with, the champion or a searcher by it.
+    name: of the asset. job: the Dagster job that makes it. does: in half a sentence. inputs: steps that it is made from. make:
+    `module:function` below `hapvr`, called with the project, `progress`, and for a step per shard `key`; takes: what else it
+    is called with, the champion or a searcher by it.
     shards: "" for a step that is made once; else which shards it is made for: all, those of the training split, or those of
     the collection; others get an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str
-    does: str
     job: Job
     make: str
+    does: str
     inputs: tuple[str, ...] = ()
     takes: Literal["", "model", "searcher"] = ""
     shards: Literal["", "all", "training", "collection"] = ""
@@ -58,137 +57,51 @@ class Step:
             from hapvr.steps.searcher import Searcher
 
             options[self.takes] = search_model(project) if self.takes == "model" else Searcher.open(project)
-        return getattr(import_module(module), function)(project, progress=progress, **options)
+        return getattr(import_module(f"hapvr.{module}"), function)(project, progress=progress, **options)
 
 
+# fmt: off
 _STEPS = (
-    Step(
-        name="video_manifest",
-        does="lists the videos of all sources in shards; it only grows",
-        job="find_videos",
-        make="hapvr.steps.sources:make_manifest",
-    ),
-    Step(
-        name="videos",
-        does="fetches remote files and inspects every file",
-        job="ingest",
-        make="hapvr.steps.videos:make_videos",
-        inputs=("video_manifest",),
-        shards="all",
-    ),
-    Step(
-        name="frames",
-        does="samples one frame per second, in processes that are killed when they hang",
-        job="ingest",
-        make="hapvr.steps.frames:make_frames",
-        inputs=("videos",),
-        shards="all",
-    ),
-    Step(
-        name="whitening",
-        does="fits PCA whitening on regions of training frames, once",
-        job="whiten",
-        make="hapvr.steps.whitening:make_whitening",
-        inputs=("frames",),
-        gpu=True,
-    ),
-    Step(
-        name="features",
-        does="computes region features [T, 9, D] of whole videos",
-        job="extract",
-        make="hapvr.steps.features:make_features",
-        inputs=("frames", "whitening"),
-        shards="all",
-        gpu=True,
-    ),
-    Step(
-        name="training_views",
-        does="computes features of weakly and strongly augmented clips",
-        job="extract",
-        make="hapvr.steps.views:make_training_views",
-        inputs=("frames", "whitening"),
-        shards="training",
-        gpu=True,
-    ),
-    Step(
-        name="pseudo_labels",
-        does="computes the teacher's embeddings of the same clips, which label their frames",
-        job="extract",
-        make="hapvr.steps.views:make_pseudo_labels",
-        inputs=("frames",),
-        shards="training",
-        gpu=True,
-    ),
-    Step(
-        name="similarity_model",
-        does="trains the network in a process of its own, tracked as one MLflow run",
-        job="retrain",
-        make="hapvr.chain:train_model",
-        inputs=("training_views", "pseudo_labels", "features"),
-        gpu=True,
-    ),
-    Step(
-        name="benchmark_scores",
-        does="scores every benchmark with the trained model and the untrained baseline",
-        job="retrain",
-        make="hapvr.chain:score_benchmarks",
-        inputs=("similarity_model", "features"),
-        gpu=True,
-    ),
-    Step(
-        name="registered_model",
-        does="registers a calibrated version, which the gate may promote to champion",
-        job="retrain",
-        make="hapvr.chain:register_model",
-        inputs=("similarity_model", "benchmark_scores"),
-    ),
-    Step(
-        name="frame_descriptors",
-        does="computes one vector per frame with the champion's network",
-        job="describe",
-        make="hapvr.steps.search_index:make_descriptors",
-        takes="model",
-        inputs=("features", "registered_model"),
-        shards="collection",
-        gpu=True,
-    ),
-    Step(
-        name="search_index",
-        does="builds the index that searches use",
-        job="index",
-        make="hapvr.steps.search_index:update_index",
-        takes="model",
-        inputs=("frame_descriptors",),
-    ),
-    Step(
-        name="duplicate_pairs",
-        does="finds pairs of the shard's videos with all others that share footage",
-        job="duplicates",
-        make="hapvr.steps.duplicates:make_duplicate_pairs",
-        takes="searcher",
-        inputs=("search_index",),
-        shards="collection",
-        gpu=True,
-    ),
-    Step(
-        name="duplicate_groups",
-        does="groups copies and says which to keep",
-        job="group",
-        make="hapvr.chain:group_duplicates",
-        takes="searcher",
-        inputs=("duplicate_pairs",),
-    ),
-    Step(
-        name="watch_matches",
-        does="compares the queries of watch lists with the shard, and posts matches on request",
-        job="watch",
-        make="hapvr.steps.watch_lists:make_watch_matches",
-        takes="searcher",
-        inputs=("search_index",),
-        shards="collection",
-        gpu=True,
-    ),
+    Step("video_manifest", "find_videos", "steps.sources:make_manifest",
+         does="lists the videos of all sources in shards; it only grows"),
+    Step("videos", "ingest", "steps.videos:make_videos", inputs=("video_manifest",), shards="all",
+         does="fetches remote files and inspects every file"),
+    Step("frames", "ingest", "steps.frames:make_frames", inputs=("videos",), shards="all",
+         does="samples one frame per second, in processes that are killed when they hang"),
+    Step("whitening", "whiten", "steps.whitening:make_whitening", inputs=("frames",), gpu=True,
+         does="fits PCA whitening on regions of training frames, once"),
+    Step("features", "extract", "steps.features:make_features",
+         inputs=("frames", "whitening"), shards="all", gpu=True,
+         does="computes region features [T, 9, D] of whole videos"),
+    Step("training_views", "extract", "steps.views:make_training_views",
+         inputs=("frames", "whitening"), shards="training", gpu=True,
+         does="computes features of weakly and strongly augmented clips"),
+    Step("pseudo_labels", "extract", "steps.views:make_pseudo_labels",
+         inputs=("frames",), shards="training", gpu=True,
+         does="computes the teacher's embeddings of the same clips, which label their frames"),
+    Step("similarity_model", "retrain", "chain:train_model",
+         inputs=("training_views", "pseudo_labels", "features"), gpu=True,
+         does="trains the network in a process of its own, tracked as one MLflow run"),
+    Step("benchmark_scores", "retrain", "chain:score_benchmarks", inputs=("similarity_model", "features"), gpu=True,
+         does="scores every benchmark with the trained model and the untrained baseline"),
+    Step("registered_model", "retrain", "chain:register_model", inputs=("similarity_model", "benchmark_scores"),
+         does="registers a calibrated version, which the gate may promote to champion"),
+    Step("frame_descriptors", "describe", "steps.search_index:make_descriptors",
+         inputs=("features", "registered_model"), takes="model", shards="collection", gpu=True,
+         does="computes one vector per frame with the champion's network"),
+    Step("search_index", "index", "steps.search_index:update_index", inputs=("frame_descriptors",), takes="model",
+         does="builds the index that searches use"),
+    Step("duplicate_pairs", "duplicates", "steps.duplicates:make_duplicate_pairs",
+         inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
+         does="finds pairs of the shard's videos with all others that share footage"),
+    Step("duplicate_groups", "group", "steps.duplicates:make_duplicate_groups",
+         inputs=("duplicate_pairs",), takes="searcher",
+         does="groups copies and says which to keep"),
+    Step("watch_matches", "watch", "steps.watch_lists:make_watch_matches",
+         inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
+         does="compares the queries of watch lists with the shard, and posts matches on request"),
 )
+# fmt: on
 
 CHAIN: Mapping[str, Step] = {step.name: step for step in _STEPS}
 """All steps by name, each after its inputs."""
@@ -245,12 +158,6 @@ def register_model(
     return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 
-def group_duplicates(project: Project, *, searcher: Searcher, progress: Progress = no_progress) -> Any:
-    from hapvr.steps.duplicates import make_duplicate_groups
-
-    return make_duplicate_groups(project, searcher)
-
-
 def outdated(project: Project) -> dict[str, dict[str, str]]:
     """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
 
@@ -269,13 +176,12 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if index.outdated:
         found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
         return found
-    from hapvr.steps.duplicates import outdated_duplicates
+    from hapvr.steps.duplicates import outdated_groups, outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards
 
     if project.config.automation.duplicates:
-        duplicates = outdated_duplicates(project)
-        found["duplicate_pairs"] = duplicates.uncompared
-        found["duplicate_groups"] = {"": duplicates.groups} if duplicates.groups and not duplicates.uncompared else {}
+        found["duplicate_pairs"], groups = outdated_pairs(project), outdated_groups(project)
+        found["duplicate_groups"] = {"": groups} if groups and not found["duplicate_pairs"] else {}
     if project.config.watch.lists:
         found["watch_matches"] = unwatched_shards(project)
     return found
@@ -306,27 +212,24 @@ def chain_status(project: Project) -> list[StepStatus]:
 
     root, awaited, found = project.root, outdated(project), []
     scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
-    of_single_steps = {
-        "video_manifest": [True] * len(shard_keys(root)),
-        "whitening": [root.exists("whitening/whitening.json")],
-        "similarity_model": [root.exists(CURRENT_NAME)],
-        "benchmark_scores": [
-            root.exists(f"{scores}/{name}/scores.json") for name in project.config.evaluation.benchmarks
-        ],
-        "registered_model": [_champion(project) is not None],
+    files = {
+        "whitening": ["whitening/whitening.json"],
+        "similarity_model": [CURRENT_NAME],
+        "benchmark_scores": [f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks],
     }
     for step in _STEPS:
         keys, failed = shards_of(project, step), 0
-        if step.name in of_single_steps:
-            done = sum(of_single_steps[step.name])
-            missing = len(of_single_steps[step.name]) - done
+        if step.name in files:
+            there = [root.exists(name) for name in files[step.name]]
         elif step.job in ("ingest", "extract"):
             indexes = [project.shard(step.name, key).find() for key in keys]
-            missing = sum(index is None for index in indexes)
-            done = len(keys) - missing
+            there = [index is not None for index in indexes]
             failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+        elif step.name == "video_manifest":
+            there = [True] * len(shard_keys(root))
+        elif step.name == "registered_model":
+            there = [_champion(project) is not None]
         else:
-            missing = len(awaited.get(step.name, {}))
-            done = len(keys) - missing if step.name in awaited else 0
-        found.append(StepStatus(step.name, done, missing, failed))
+            there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
+        found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))
     return found

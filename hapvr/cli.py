@@ -21,7 +21,7 @@ from hapvr.commands import terminal
 VERBS = {
     "benchmarks": "evaluation:app",
     "features": "stages:features",
-    "forget": "forget:forget",
+    "forget": "stages:forget",
     "index": "index:app",
     "models": "models:app",
     "pairs": "pairs:app",
@@ -29,7 +29,7 @@ VERBS = {
     "search": "search:search",
     "duplicates": "search:duplicates",
     "watch": "search:watch",
-    "serve": "serving:serve",
+    "serve": "search:serve",
     "evaluate": "evaluation:evaluate",
     "run": "stages:run",
     "status": "stages:status",

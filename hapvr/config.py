@@ -117,16 +117,7 @@ class EvaluationConfig(Settings):
 
 
 Job = Literal[
-    "find_videos",
-    "ingest",
-    "whiten",
-    "extract",
-    "retrain",
-    "describe",
-    "index",
-    "duplicates",
-    "group",
-    "watch",
+    "find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "duplicates", "group", "watch"
 ]
 
 
@@ -154,15 +145,6 @@ class WatchConfig(Settings):
 
     lists: tuple[WatchList, ...] = ()
     webhook: WebhookConfig | None = Field(default=None, description="null: nothing is posted")
-    max_index_hours: Annotated[float, Field(gt=0)] = Field(
-        default=24.0, description="a champion that searches do not use after so long needs a person"
-    )
-    min_free_bytes: Annotated[int, Field(ge=0)] = Field(
-        default=5 * 2**30, description="less free space at the data root needs a person"
-    )
-    max_lost_rate: Rate = Field(
-        default=0.1, description="a source that has lost the files of a larger part of its videos needs a person"
-    )
 
 
 class RetentionConfig(Settings):

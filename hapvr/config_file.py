@@ -66,14 +66,13 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     variables: dict[tuple[str | int, ...], str] = {}
     try:
         config = Config.model_validate(_with_environment(dict(data), (), variables))
-    except KeyError as error:
-        raise ConfigError(
-            f"config: {origin}: the environment variable {error.args[0]} is not set; set it first"
-        ) from None
-    except RecursionError:
-        raise ConfigError(f"config: {origin} is nested too deeply; see configs/demo.yaml for the usual form") from None
-    except ValidationError as error:
-        raise ConfigError(f"config: {origin} is not valid: {explain(error)}") from error
+    except (KeyError, RecursionError, ValidationError) as error:
+        reason = "it is nested too deeply; see configs/demo.yaml for the usual form"
+        if isinstance(error, KeyError):
+            reason = f"the environment variable {error.args[0]} is not set; set it first"
+        elif isinstance(error, ValidationError):
+            reason = explain(error)
+        raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
     if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
         # trainings and MLflow keep copies of the configuration

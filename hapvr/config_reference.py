@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import textwrap
@@ -48,43 +49,32 @@ def _sections(section: Schema, defs: Schema, path: str) -> Iterator[tuple[str, S
     for name, field in section["properties"].items():
         above, condition, kind = path.partition("` with ")
         inner = f"{above}.{name}{condition}{kind}" if path else name
-        found = [defs[reference.removeprefix("#/$defs/")] for reference in _references(field)]
+        found = [defs[one["$ref"].removeprefix("#/$defs/")] for one in _walk(field) if "$ref" in one]
         for one in found:
             first, tag = next(iter(one["properties"].items()))
             yield from _sections(one, defs, f"{inner}` with `{first}: {tag.get('const')}" if len(found) > 1 else inner)
 
 
-def _references(field: Schema) -> Iterator[str]:
-    if "$ref" in field:
-        yield field["$ref"]
-    for inner in _inner(field):
-        yield from _references(inner)
-
-
-def _inner(field: Schema) -> list[Schema]:
-    """The schemas that a list, a tuple or one of several kinds consists of."""
-    return [
-        *field.get("anyOf", ()),
-        *field.get("oneOf", ()),
-        *field.get("prefixItems", ()),
-        *([field["items"]] if "items" in field else ()),
-    ]
+def _walk(field: Schema) -> Iterator[Schema]:
+    """A schema, and those of the list, the tuple or the kinds that it consists of."""
+    yield field
+    parts = (field.get(name, ()) for name in ("anyOf", "oneOf", "prefixItems"))
+    for inner in (*itertools.chain(*parts), *([field["items"]] if "items" in field else ())):
+        yield from _walk(inner)
 
 
 def _row(name: str, field: Schema, required: Collection[str]) -> str:
     default = "required" if name in required else f"`{_value(field.get('default', {}))}`"
-    if isinstance(field.get("default"), dict) and any(_references(field)):
+    if isinstance(field.get("default"), dict) and any("$ref" in one for one in _walk(field)):
         default = "see below"
-    values = ", ".join(dict.fromkeys([_type(field), *_limits(field)]))
+    limits = [
+        sign + (f"`{one[limit]}`" if limit == "pattern" else _value(one[limit]))
+        for one in _walk(field)
+        for limit, sign in LIMITS.items()
+        if limit in one
+    ]
+    values = ", ".join(dict.fromkeys([_type(field), *limits]))
     return f"| `{name}` | {values} | {default} | {_text(field.get('description', ''))} |"
-
-
-def _limits(field: Schema) -> Iterator[str]:
-    for name, sign in LIMITS.items():
-        if name in field:
-            yield sign + (f"`{field[name]}`" if name == "pattern" else _value(field[name]))
-    for inner in _inner(field):
-        yield from _limits(inner)
 
 
 def _type(field: Schema) -> str:

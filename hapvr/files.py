@@ -23,19 +23,8 @@ Value = TypeVar("Value")
 PART_SUFFIX = ".part"
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 
-TORCH_TYPES = {
-    "F64": "torch.float64",
-    "F32": "torch.float32",
-    "F16": "torch.float16",
-    "BF16": "torch.bfloat16",
-    "I64": "torch.int64",
-    "I32": "torch.int32",
-    "I16": "torch.int16",
-    "I8": "torch.int8",
-    "U8": "torch.uint8",
-    "BOOL": "torch.bool",
-}
-"""Types of safetensors as torch prints them."""
+TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
+"""Types of safetensors as torch calls them, without their numbers of bits."""
 
 
 @contextmanager
@@ -79,13 +68,13 @@ def require_regular(path: Path) -> None:
     And for a name that no file can have: a library that ends it at the NUL would read another file.
     """
     try:
-        possible = b"\0" not in os.fsencode(path)
+        problem = "no file can have this name" if b"\0" in os.fsencode(path) else ""
     except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise OSError(errno.EINVAL, "no file can have this name", str(path))
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+        problem = "no file can have this name"
+    if not problem and path.exists() and not path.is_file():
+        problem = "this is not a regular file"
+    if problem:
+        raise OSError(errno.EINVAL, problem, str(path))
 
 
 @contextmanager
@@ -122,11 +111,10 @@ def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
     try:
         require_regular(path)
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        raise DamagedError(f"{path} is missing; {hint}") from None
     except (OSError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
-        raise DamagedError(f"{path} is damaged ({reason}); {hint}") from error
+        state = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({reason})"
+        raise DamagedError(f"{path} is {state}; {hint}") from error
 
 
 def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
@@ -180,7 +168,9 @@ def safetensors_sha256(data: bytes) -> str:
     """
     from safetensors import deserialize
 
-    return tensors_sha256(
-        (name, TORCH_TYPES[tensor["dtype"]], tensor["shape"], tensor["data"])
-        for name, tensor in deserialize(data)  # type: ignore[no-untyped-call]
-    )
+    tensors = []
+    for name, tensor in deserialize(data):  # type: ignore[no-untyped-call]
+        word = tensor["dtype"].rstrip("0123456789")
+        kind = f"torch.{TORCH_WORDS[word]}{tensor['dtype'].removeprefix(word)}"
+        tensors.append((name, kind, tensor["shape"], tensor["data"]))
+    return tensors_sha256(tensors)

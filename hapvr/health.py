@@ -14,33 +14,30 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
-from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, tell, training_failed
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.project import Project
 from hapvr.steps.sources import TICK_PLACE, lost_files
 
 MIN_SILENCE_S = 900.0
+MAX_INDEX_HOURS = 24.0
+"""A champion that searches do not use after so long needs a person."""
+MIN_FREE_BYTES = 5 * 2**30
+"""Less free space at the data root needs a person."""
+MAX_LOST_RATE = 0.1
+"""A source that has lost the files of a larger part of its videos needs a person."""
 SETTLED_S = 600.0
 """A failed training that nobody has tried again for so long is not being retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Champion:
-    """The version that the registry names. since: ISO 8601, UTC; decision: why it is."""
-
-    name: str
-    since: str
-    decision: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Health:
-    """files: source -> how many of its videos lost their file, and how many have been usable. champion, index: None where
-    there is none, or where the registry does not answer. tick_s: when the automation looked at the sources last. waiting:
-    messages of the outbox. failure: of the last training, "" if there is none."""
+    """files: source -> how many of its videos lost their file, and how many have been usable. champion: its name, since when
+    (ISO 8601, UTC) and the decision; None as the index where there is none, or where the registry does not answer. tick_s:
+    when the automation looked at the sources last. waiting: messages of the outbox. failure: of the last training, or ""."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]
-    champion: Champion | None
+    champion: dict[str, str] | None
     index: CurrentIndex | None
     tick_s: float | None
     waiting: int
@@ -65,7 +62,7 @@ class Health:
             f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
-            f"champion    {f'{champion.name} since {champion.since}: {champion.decision}' if champion else 'none'}",
+            "champion    " + ("{name} since {since}: {decision}".format(**champion) if champion else "none"),
             f"search      {f'{index.model} answers since {index.since}' if index else 'no index'}",
             f"automation  {minutes}",
             f"webhook     {self.waiting} messages wait",
@@ -99,12 +96,6 @@ def health(project: Project) -> Health:
     return found
 
 
-def tell_concerns(project: Project) -> None:
-    """Tell the webhook, if there is one, of what needs a person."""
-    if project.config.watch.webhook is not None:
-        tell(project, *health(project).concerns)
-
-
 def _concerns(project: Project, found: Health) -> Iterator[Concern]:
     config, now_s = project.config, time.time()
     silence_s = max(3 * config.automation.watch_every_s, MIN_SILENCE_S)
@@ -116,37 +107,37 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             f"{said}; see `make ui` and the ticks of the sensor new_videos",
             lasting=True,
         )
-    champion, hours = found.champion, config.watch.max_index_hours
-    if champion is not None and (found.index is None or found.index.model != champion.name):
-        age_h = (now_s - datetime.fromisoformat(champion.since).replace(tzinfo=UTC).timestamp()) / 3600
-        if age_h > hours:
+    champion = found.champion
+    if champion is not None and (found.index is None or found.index.model != champion["name"]):
+        age_h = (now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()) / 3600
+        if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model
-            said = f"{champion.name} is champion for {age_h:.0f} hours, and {answers} answers searches"
-            key = f"index/{champion.name}/{champion.since}"
+            said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
+            key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
-    if found.free_bytes is not None and found.free_bytes < config.watch.min_free_bytes:
+    if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
         yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)
     for source, (lost, usable) in found.files.items():
-        if lost > config.watch.max_lost_rate * usable:
+        if lost > MAX_LOST_RATE * usable:
             said = f"source {source}: the files of {lost} of {usable} videos are not there"
             yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
 
 
-def _champion(project: Project) -> Champion | None:
+def _champion(project: Project) -> dict[str, str] | None:
     name = project.config.tracking.registered_model
     try:
         client = mlflow_client(project.tracking_uri)
-        from hapvr.registry.versions import REASON_TAG, champion_of, history, version_tags
+        from hapvr.registry.versions import DECIDED_TAG, REASON_TAG, champion_of, version_tags
 
         found = champion_of(client, name)
         if found is None:
             return None
-        since = [entry.since for entry in history(client, name) if entry.version == found.version]
-        reason = version_tags(client, name, found.version).get(REASON_TAG, "")
+        tags = version_tags(client, name, found.version)
     except HapvrError:
         return None
-    return Champion(name=f"models:/{name}/{found.version}", since=since[-1] if since else "", decision=reason)
+    since = tags.get(DECIDED_TAG, "").partition(" by ")[0]
+    return {"name": f"models:/{name}/{found.version}", "since": since, "decision": tags.get(REASON_TAG, "")}
 
 
 def _last_failure(root: DataRoot) -> tuple[str, str, float]:

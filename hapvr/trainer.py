@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from lightning_fabric import Fabric
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import Validator
+from hapvr.steps.benchmark_features import open_validator
 from hapvr.steps.project import Project
 from hapvr.train.loop import Trainer
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
@@ -48,19 +48,6 @@ class ProgressLog(Logger):
         self._say(text)
 
 
-@contextmanager
-def progress_logger(steps: int, *, is_main: bool) -> Iterator[Logger | None]:
-    """Lines for the orchestrator that started this (Dagster Pipes), or for the terminal; None but in the first rank, as only
-    that may talk through Pipes."""
-    if not is_main:
-        yield None
-    elif DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
-        with open_dagster_pipes() as pipes:
-            yield ProgressLog(steps, pipes.log.info)
-    else:
-        yield ProgressLog(steps, lambda text: sys.stderr.write(text + "\n"))
-
-
 def main() -> int:
     """0: done; 1: failed, or stopped on request, with a checkpoint."""
     parser = argparse.ArgumentParser(prog="hapvr.trainer", description="Train in a prepared run folder.")
@@ -83,21 +70,23 @@ def main() -> int:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     name = project.config.evaluation.validation
-    validate = None if name is None else Validator(project, name, str(fabric.device))
+    validate = None if name is None else open_validator(project, name, str(fabric.device))
     with ExitStack() as stack:
-        progress = stack.enter_context(progress_logger(settings.steps, is_main=fabric.is_global_zero))
+        progress: ProgressLog | None = None
+        if fabric.is_global_zero:  # only the first rank may talk through Pipes
+            say: Callable[[str], object] = lambda text: sys.stderr.write(text + "\n")  # noqa: E731
+            if DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
+                say = stack.enter_context(open_dagster_pipes()).log.info
+            progress = ProgressLog(settings.steps, say)
 
         def open_loggers(first_step: int) -> list[Logger]:
             # MLflow takes two seconds to import, and only the first of several processes needs it.
             from hapvr.registry.runs import TrackedTraining
-            from hapvr.steps.training import tracker_of
 
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = TrackedTraining(
-                lambda: tracker_of(project), record["mlflow_run_id"], folder, say=progress.message
-            )
+            tracked = TrackedTraining(project.tracking_uri, record["mlflow_run_id"], say=progress.message)
             stack.enter_context(closing(tracked))
             return [History(folder, first_step=first_step), tracked, progress]
 

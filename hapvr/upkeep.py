@@ -8,13 +8,13 @@ can be made. Only files that our own records say we made or fetched are touched.
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from hapvr.benchmark.definition import MARKS
@@ -34,22 +34,22 @@ from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import groups_fingerprint, read_pairs
+from hapvr.search.duplicates import GROUP_SCHEMA, PAIR_SCHEMA, read_rows
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE
+from hapvr.steps.duplicates import GROUPS_PLACE, rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
-from hapvr.steps.training import current_key, trained_run
+from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import damaged_files
-from hapvr.steps.watch_lists import check_watch_matches
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
+from hapvr.tables import read_frame
 from hapvr.train.run_folder import (
     CHECKPOINTS,
     NETWORK,
@@ -120,21 +120,19 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-        results[one] = _repair(project, one)
+        kind, after = KINDS[one.kind], one
+        if kind.remake is None:
+            after = replace(one, message=f"{one.message}. {kind.advice}")
+        else:
+            try:
+                kind.remake(project, one.key)
+                after = check(project.root, one.kind, one.key)
+                after = replace(one, state="repaired") if after.state == "ok" else after
+            except HapvrError as error:
+                after = replace(one, message=f"{one.message}. It could not be made again: {error}")
+        results[one] = after
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
-
-
-def _repair(project: Project, found: FileCheck) -> FileCheck:
-    kind = KINDS[found.kind]
-    if kind.remake is None:
-        return replace(found, message=f"{found.message}. {kind.advice}")
-    try:
-        kind.remake(project, found.key)
-    except HapvrError as error:
-        return replace(found, message=f"{found.message}. It could not be made again: {error}")
-    after = check(project.root, found.kind, found.key)
-    return replace(after, state="repaired", message=found.message) if after.state == "ok" else after
 
 
 @contextmanager
@@ -145,8 +143,6 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
     """
     moved = [name for name in names if root.exists(name)]
     for name in moved:
-        if root.local is not None:
-            root.local_path(f"{ASIDE}/{name}").parent.mkdir(parents=True, exist_ok=True)
         _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
@@ -162,15 +158,10 @@ def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda
 
 
 def _move(root: DataRoot, name: str, target: str) -> None:
-    """Rename a file; where the data root extends over several file systems, copy it and then remove it."""
-    try:
-        root.filesystem.move(root.path(name), root.path(target))
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        with root.open(name) as source, root.write(target) as stream:
-            shutil.copyfileobj(source, stream)
-        root.delete(name)
+    """Copied, since a data root may extend over several file systems."""
+    with root.open(name) as source, root.write(target) as stream:
+        shutil.copyfileobj(source, stream)
+    root.delete(name)
 
 
 def _put_back(root: DataRoot) -> None:
@@ -222,11 +213,6 @@ def _check_corpus(root: DataRoot, name: str) -> None:
         load_definition(folder)
 
 
-def _check_whitening(root: DataRoot, _: str) -> None:
-    whitening_provenance(root)
-    load_whitening(root)
-
-
 def _check_training(root: DataRoot, key: str) -> None:
     """The files of a training, which may have come to any point; key "": the file that names the latest model."""
     if not key:
@@ -258,16 +244,6 @@ def _set_checkpoints_aside(project: Project, key: str) -> None:
             set_aside(path)
 
 
-def _trainings(root: DataRoot) -> list[str]:
-    return [*([""] if root.exists("models/current.json") else []), *root.list_folders("models")]
-
-
-def _scores(root: DataRoot) -> list[str]:
-    return [
-        f"{run}/{name}" for run in root.list_folders("models") for name in root.list_folders(f"models/{run}/benchmarks")
-    ]
-
-
 def _check_scores(root: DataRoot, key: str) -> None:
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
@@ -275,23 +251,8 @@ def _check_scores(root: DataRoot, key: str) -> None:
     if (folder / "scores.json").is_file():
         read_json_as(folder / "scores.json", StoredScores, hint=hint)
     for table in sorted(folder.glob("*.parquet")):
-        try:
+        with root.corruption_errors(table.name, hint=hint):
             read_frame(table)
-        except TABLE_ERRORS as error:
-            raise DamagedError(f"{table} is damaged ({error}); {hint}") from error
-
-
-def _remake_scores(project: Project, key: str) -> None:
-    run, name = key.split("/")
-    make_benchmark_scores(project, trained_run(project, run), name)
-
-
-def _descriptor_shards(root: DataRoot) -> list[str]:
-    return [
-        f"{digest}/{key}"
-        for digest in root.list_folders(SEARCH)
-        for key in root.list_folders(descriptor_shard(root, digest, "").stage)
-    ]
 
 
 def _remake_descriptors(project: Project, key: str) -> None:
@@ -336,6 +297,10 @@ def _shards(name: str) -> Kind:
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
 
+def _rows(name: str, schema: pa.Schema) -> Kind:
+    return Kind(_folders(name), lambda root, key: read_rows(root, rows_place(name, key), schema), CHAIN[name].run)
+
+
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
@@ -345,25 +310,41 @@ KINDS: dict[str, Kind] = {
     "videos": _shards("videos"),
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
     "frames": _shards("frames"),
-    "whitening": Kind(_one("whitening/whitening.json"), _check_whitening, CHAIN["whitening"].run),
+    "whitening": Kind(
+        _one("whitening/whitening.json"),
+        lambda root, _: (whitening_provenance(root), load_whitening(root)),
+        CHAIN["whitening"].run,
+    ),
     "features": _shards("features"),
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
-    "models": Kind(_trainings, _check_training, _set_checkpoints_aside),
-    "benchmark_scores": Kind(_scores, _check_scores, _remake_scores),
+    "models": Kind(
+        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)], _check_training, _set_checkpoints_aside
+    ),
+    "benchmark_scores": Kind(
+        lambda root: [
+            f"{run}/{name}"
+            for run in root.list_folders(MODELS)
+            for name in root.list_folders(f"{MODELS}/{run}/benchmarks")
+        ],
+        _check_scores,
+        lambda project, key: make_benchmark_scores(project, trained_run(project, key.split("/")[0]), key.split("/")[1]),
+    ),
     "descriptors": Kind(
-        _descriptor_shards, lambda root, key: descriptor_shard(root, *key.split("/")).verify(), _remake_descriptors
+        lambda root: [
+            f"{digest}/{key}"
+            for digest in root.list_folders(SEARCH)
+            for key in root.list_folders(descriptor_shard(root, digest, "").stage)
+        ],
+        lambda root, key: descriptor_shard(root, *key.split("/")).verify(),
+        _remake_descriptors,
     ),
     "search_index": Kind(_one(CURRENT), _check_index, _rebuild_index),
-    "duplicate_pairs": Kind(
-        _folders("duplicate_pairs"),
-        lambda root, key: read_pairs(root, f"duplicate_pairs/{key}/rows.parquet"),
-        CHAIN["duplicate_pairs"].run,
-    ),
+    "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),
     "duplicate_groups": Kind(
-        _one(GROUPS_PLACE), lambda root, _: groups_fingerprint(root, GROUPS_PLACE), CHAIN["duplicate_groups"].run
+        _one(GROUPS_PLACE), lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA), CHAIN["duplicate_groups"].run
     ),
-    "watch_matches": Kind(_folders("watch_matches"), check_watch_matches, CHAIN["watch_matches"].run),
+    "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(MARKS_PLACE), lambda root, _: read_marks(root), advice=ONLY_RECORD),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }

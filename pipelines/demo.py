@@ -138,14 +138,16 @@ def _run_jobs(
 
 def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
+    import polars as pl
     from rich.table import Table
 
+    from hapvr.health import health
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
-    from hapvr.steps.model_card import summarize
-    from hapvr.steps.training import current_run
+    from hapvr.steps.model_card import video_status
+    from hapvr.steps.training import trained_run
 
     for name in project.config.evaluation.benchmarks:
-        data = stored_scores(project, current_run(project), name)
+        data = stored_scores(project, trained_run(project), name)
         rows, means = data["results"], data["target_means"]
         table = Table(
             title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of the others, in %"
@@ -163,7 +165,13 @@ def print_summary(project: Project, console: Console) -> None:
             )
     if project.config.evaluation.benchmarks:
         console.print(f"seed {project.config.train.seed}; other seeds were not run")
-    for line in summarize(project):
+    failed = video_status(project).filter(pl.col("status") != "ok")
+    lines = [f"{row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
+    for line in [
+        *lines,
+        *health(project).lines(),
+        f"data: {project.root.url}; `make ui` shows it and the Dagster graph",
+    ]:
         console.print(line, markup=False, highlight=False)
 
 

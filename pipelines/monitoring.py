@@ -75,7 +75,9 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         mlflow_run = run.tags.get("mlflow/run_id", "")
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            tracker_of(opened).fail_if_running(mlflow_run)
+            client = tracker_of(opened).client
+            if client.get_run(mlflow_run).info.status == "RUNNING":
+                client.set_terminated(mlflow_run, status="FAILED")
         if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
             tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said(context)))
 
@@ -101,12 +103,12 @@ def said(context: dg.RunStatusSensorContext) -> str:
     description="Posts to the webhook what needs a person, and what it has not taken yet.",
 )
 def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    from hapvr.health import tell_concerns
-    from hapvr.steps.alerts import deliver_alerts
+    from hapvr.health import health
+    from hapvr.steps.alerts import deliver_alerts, tell
 
     opened = project.open()
-    if time.time() - float(context.cursor or 0) > LOOK_S:
-        tell_concerns(opened)
+    if opened.config.watch.webhook is not None and time.time() - float(context.cursor or 0) > LOOK_S:
+        tell(opened, *health(opened).concerns)
         context.update_cursor(str(time.time()))
     delivery = deliver_alerts(opened, limit_s=DELIVER_S)
     return dg.SkipReason(f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}")
@@ -119,7 +121,7 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
     description="Removes runs and trainings that ended `retention.run_days` ago and that nothing needs any more.",
 )
 def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    from hapvr.steps.retention import remove_old_trainings
+    from hapvr.steps.training import remove_old_trainings
 
     opened = project.open()
     days = opened.config.retention.run_days

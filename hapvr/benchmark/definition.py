@@ -11,7 +11,6 @@ from typing import Literal
 
 import polars as pl
 
-from hapvr.benchmark.segments import boxes_by_pair
 from hapvr.errors import DataError
 
 Metric = Literal["mAP", "micro-AP"]
@@ -19,6 +18,12 @@ ApKind = Literal["step", "trapezoid", "tie_grouped"]
 Pool = Literal["database", "labelled", "labelled_and_unlabelled"]
 
 LABEL_SCHEMA = {"query_id": pl.String, "reference_id": pl.String, "label": pl.String}
+TIME_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
+SEGMENT_SCHEMA: dict[str, type[pl.DataType]] = {
+    "query_id": pl.String,
+    "reference_id": pl.String,
+    **dict.fromkeys(TIME_COLUMNS, pl.Float64),
+}
 EXCLUSION_SCHEMA = {"exclusion": pl.String, "query_id": pl.String, "reference_id": pl.String}
 VIDEO_SCHEMA = {
     "video_id": pl.String,
@@ -134,8 +139,6 @@ class BenchmarkDefinition:
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.segments is not None:
-            boxes_by_pair(self.segments, what=f"segments of benchmark {self.name}")
         for problem in self._problems():
             raise DataError(f"benchmark {self.name}: {problem}")
 
@@ -155,6 +158,12 @@ class BenchmarkDefinition:
                     )
         if self.labels.is_duplicated().any():
             yield "some labels are given twice; keep each (pair, label) once"
+        if self.segments is not None:
+            possible = [pl.col(name).is_finite() & (pl.col(name) >= 0) for name in TIME_COLUMNS]
+            ordered = [pl.col(end) > pl.col(start) for start, end in (TIME_COLUMNS[:2], TIME_COLUMNS[2:])]
+            wrong = self.segments.filter(~pl.all_horizontal(*possible, *ordered))
+            if len(wrong):
+                yield f"{len(wrong)} segments are no stretch of time, e.g. {wrong.row(0)}; give begins before ends, in seconds"
         if not self.tasks:
             yield "no label gives any task a positive pair; check the labels"
 

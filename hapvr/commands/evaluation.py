@@ -1,4 +1,4 @@
-"""`hapvr evaluate`, and `hapvr benchmarks list | show | make`."""
+"""`hapvr evaluate`, and `hapvr benchmarks list | make`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
-from hapvr.commands.terminal import JsonOption, data_root, exit_codes, progress_bar, show
+from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
 
 if TYPE_CHECKING:
     import polars as pl
 
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.benchmark.protocol import EvaluationResult
-    from hapvr.steps.segment_scores import SegmentScores
 
 
 RAW, NORMALIZED = "raw", "normalized"
@@ -29,9 +28,7 @@ def evaluate(
     similarities: Annotated[
         Path | None, typer.Option(help="Parquet: query_id, reference_id, similarity. Or give --features and --model.")
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="A data root, or its folder `features`; scored with --model.")
-    ] = None,
+    features: Annotated[str | None, typer.Option(help="A data root; scored with --model.")] = None,
     model: Annotated[
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
@@ -48,12 +45,6 @@ def evaluate(
             "of --features, which show nothing of the queries.",
         ),
     ] = None,
-    segments: Annotated[
-        bool,
-        typer.Option(
-            "--segments", help="Also measure when copies are found, on a benchmark that knows their true times."
-        ),
-    ] = False,
     benchmark_files: Annotated[
         Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
     ] = None,
@@ -76,27 +67,25 @@ def evaluate(
     from hapvr.benchmark.report import published_metrics
     from hapvr.errors import ArgumentError
 
-    scoring = (features, model, out, normalize, segments or None)
+    scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
         raise ArgumentError(
-            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out, --normalize and "
-            "--segments go"
+            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
+            "go"
         )
     definition = load_definition(benchmark, published_files=benchmark_files)
     ids = None if available is None else _video_ids(available, definition)
     scored: dict[str, Path | pl.DataFrame] = {}
-    found = None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
         if similarities is not None:
             scored = {RAW: similarities}
         else:
-            scored, had, found = _from_features(
+            scored, had = _from_features(
                 definition,
                 str(features),
                 model_folder(str(model), tracking_uri),
                 out or Path(folder) / "similarities.parquet",
                 background=normalize,
-                segments=segments,
             )
             ids = had if ids is None and policy != "frozen" else ids
         results = {
@@ -107,11 +96,6 @@ def evaluate(
     content["published"] = published_metrics(definition.name).to_dicts()
     if NORMALIZED in results:
         content[NORMALIZED] = results[NORMALIZED].to_json()
-    if found is not None:
-        from hapvr.steps.segment_scores import segments_markdown
-
-        content["segments"] = found.to_json()
-        text = f"{text}\n\n{segments_markdown(found)}"
     show(content, as_json=as_json, text=text)
 
 
@@ -122,23 +106,18 @@ def _from_features(
     out: Path,
     *,
     background: str | None,
-    segments: bool,
-) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str], SegmentScores | None]:
-    """The raw and, with a background, the normalised similarities, ids of the videos with features, and how well segments are
-    found."""
+) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str]]:
+    """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
+    from hapvr.data.filesystem import DataRoot
     from hapvr.networks.extract import choose_device
-    from hapvr.scorer.calibration import frame_threshold
     from hapvr.scorer.similarity_model import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
-    from hapvr.steps.segment_scores import score_segments, true_segments
     from hapvr.tables import read_frame
 
-    if segments:
-        true_segments(definition)  # refuses a benchmark without them before the long work
     chosen = load_similarity_model(model)
-    root = data_root(features)
+    root = DataRoot(features)
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
     reader = BenchmarkFeatures(store, definition)
@@ -150,14 +129,11 @@ def _from_features(
             levels = Path(folder) / "background.parquet"
             score_benchmark(network, definition, others, levels, references=videos, device=device)
             scored[NORMALIZED] = normalize_similarities(read_frame(out), read_frame(levels))
-    if not segments:
-        return scored, available, None
-    threshold = frame_threshold(chosen.calibration)
-    return scored, available, score_segments(network, definition, reader, out, threshold=threshold, device=device)
+    return scored, available
 
 
 def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
-    """The papers' table with their rows, the tasks it lacks, intervals, and how much of the benchmark was scored."""
+    """A table of metrics, intervals, and how much of the benchmark was scored."""
     from hapvr.benchmark.report import published_markdown
 
     titles = {RAW: "", NORMALIZED: ", normalised scores"}
@@ -204,30 +180,6 @@ def list_(as_json: JsonOption = False) -> None:
     found = SHIPPED | NOT_SHIPPED
     text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
     show({"benchmarks": found}, as_json=as_json, text=text)
-
-
-@app.command("show")
-@exit_codes
-def show_(
-    benchmark: Annotated[str, typer.Argument(help="A known benchmark, or the folder of one.")],
-    benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """What a benchmark holds: queries, database videos, labelled pairs and tasks."""
-    from hapvr.benchmark.definitions.catalog import load_definition
-
-    definition = load_definition(benchmark, published_files=benchmark_files)
-    labels = dict(definition.labels["label"].value_counts().sort("label").iter_rows())
-    result = {
-        "name": definition.name,
-        "queries": len(definition.queries),
-        "database": len(definition.database),
-        "labels": labels,
-        "tasks": {task.name: task.metric for task in definition.tasks},
-    }
-    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
 
 
 @app.command()

@@ -80,6 +80,7 @@ def score(
     queries, others = expand([query]), expand(references)
     folder = model_folder(model, tracking_uri)
 
+    from hapvr.registry.client import pinned_uri
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.scorer.bundle import load_bundle
     from hapvr.scorer.description import is_untrained
@@ -94,7 +95,8 @@ def score(
             access=Access(hosts=frozenset({ANY_HOST})),
             progress=progress,
         )
-    model = named_version(model, tracking_uri)
+    if model.startswith("models:/"):
+        model = pinned_uri(model, registry_address(tracking_uri))
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     result = {
@@ -202,10 +204,3 @@ def model_folder(model: str, tracking_uri: str) -> Path:
     from hapvr.registry.client import registered_bundle
 
     return registered_bundle(model, registry_address(tracking_uri)) if model.startswith("models:/") else Path(model)
-
-
-def named_version(model: str, tracking_uri: str) -> str:
-    """A registered model by its version, so that an answer says what gave it; another place as it is."""
-    from hapvr.registry.client import pinned_uri
-
-    return pinned_uri(model, registry_address(tracking_uri)) if model.startswith("models:/") else model

@@ -1,4 +1,4 @@
-"""`hapvr search`, `duplicates` and `watch`: what contains footage of a query, which videos are copies, what watch lists find."""
+"""`hapvr search`, `duplicates`, `watch` and `serve`: what contains footage of a query, what are copies, what watch lists find."""
 
 from __future__ import annotations
 
@@ -253,6 +253,30 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
     show(result, as_json=as_json, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 
+@exit_codes
+def serve(
+    config: ConfigOption,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
+    ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
+    ] = None,
+    model: IndexModelOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve searches and their page until it is interrupted. The address is printed first."""
+    from hapvr.serving.server import Server
+
+    project = open_project(config, set_)
+    server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
+    show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
+    server.run()
+
+
 def _check_out(out: Path | None) -> None:
     from hapvr.errors import ArgumentError
 
@@ -290,9 +314,10 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
     ]
-    lines.append(
-        f"model    {answer.model}{', untrained' if answer.untrained else ''}{_holds(answer.precision, answer.prior)}"
-    )
+    holds = ""
+    if answer.precision is not None and answer.prior is not None:
+        holds = f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the pairs match"
+    lines.append(f"model    {answer.model}{', untrained' if answer.untrained else ''}{holds}")
     lines += [f"warning  {warning}" for warning in answer.warnings]
     lines.append(f"answer   {answer.headline}")
     shown = [match for match in answer.matches if every or match.verdict != "no match"]
@@ -301,12 +326,6 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     if folded := len(answer.matches) - len(shown):
         lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
     return lines
-
-
-def _holds(precision: float | None, prior: float | None) -> str:
-    if precision is None or prior is None:
-        return ""
-    return f"; verdicts at precision {precision:g}, where {100 * prior:.3g} % of the pairs match"
 
 
 def _match_lines(match: Match) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from hapvr.commands.terminal import (
     ConfigOption,
     JsonOption,
     SetOption,
-    data_root,
+    counted,
     exit_codes,
     open_project,
     progress_bar,
@@ -79,50 +79,34 @@ def status(
     show(found.to_json(), as_json=as_json, text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
-@exit_codes
-def download(
-    config: ConfigOption,
-    set_: SetOption = None,
-    shard: ShardOption = None,
-    retry_failed: RetryOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Read the sources into the manifest, fetch what is remote, and inspect every file."""
-    from hapvr.chain import CHAIN
+def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
+    """The verb of some steps that follow each other."""
 
-    project = open_project(config, set_)
-    with progress_bar("sources") as progress:
-        CHAIN["video_manifest"].run(project, progress=progress)
-    _show_rows(_run_steps(project, ["videos"], shard, retry_failed=retry_failed), as_json)
+    def verb(
+        config: ConfigOption,
+        set_: SetOption = None,
+        shard: ShardOption = None,
+        retry_failed: RetryOption = False,
+        as_json: JsonOption = False,
+    ) -> None:
+        _show_rows(_run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed), as_json)
 
-
-@exit_codes
-def sample(
-    config: ConfigOption,
-    set_: SetOption = None,
-    shard: ShardOption = None,
-    retry_failed: RetryOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Decode videos and store their sampled frames."""
-    _show_rows(_run_steps(open_project(config, set_), ["frames"], shard, retry_failed=retry_failed), as_json)
+    verb.__name__, verb.__doc__ = name, does
+    return exit_codes(verb)
 
 
-@exit_codes
-def extract(
-    config: ConfigOption, set_: SetOption = None, shard: ShardOption = None, as_json: JsonOption = False
-) -> None:
-    """Whitening, features of all shards, and views and pseudo labels of the training shards."""
-    from hapvr.chain import CHAIN, shards_of
-    from hapvr.steps.views import make_views_and_labels
-
-    project = open_project(config, set_)
-    rows = _run_steps(project, ["whitening", "features"], shard)
-    for key in (key for key in shards_of(project, CHAIN["training_views"]) if not shard or key in shard):
-        with progress_bar(f"training_views and pseudo_labels {key}") as progress:
-            made = make_views_and_labels(project, key, progress=progress)
-        rows += [_row(name, key, result) for name, result in made.items()]
-    _show_rows(rows, as_json)
+download = _chain_verb(
+    "download",
+    "Read the sources into the manifest, fetch what is remote, and inspect every file.",
+    "video_manifest",
+    "videos",
+)
+sample = _chain_verb("sample", "Decode videos and store their sampled frames.", "frames")
+extract = _chain_verb(
+    "extract",
+    "Whitening, features of all shards, and views and pseudo labels of the training shards.",
+    *("whitening", "features", "training_views", "pseudo_labels"),
+)
 
 
 @exit_codes
@@ -152,10 +136,7 @@ def train(
 
 @exit_codes
 def verify(
-    root: Annotated[str | None, typer.Option(help="The data root: a folder or a URL.")] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Check the data root of this configuration.")
-    ] = None,
+    config: ConfigOption,
     repair: Annotated[
         bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
     ] = False,
@@ -168,23 +149,46 @@ def verify(
     from hapvr.upkeep import KINDS, verify_root
     from hapvr.upkeep import repair as make_again
 
-    if (root is None) == (config is None) or (repair and config is None):
-        raise ArgumentError(
-            "give --root or --config; with --repair --config, since files are made again with its settings"
-        )
-    opened = open_project(config).root if config is not None else data_root(str(root))
+    project = open_project(config)
     with progress_bar("files") as progress:
-        checks = verify_root(opened, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
-    if repair and config is not None:
+        checks = verify_root(project.root, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
+    if repair:
         with progress_bar("repairs") as progress:
-            checks = make_again(open_project(config), checks, progress=progress)
+            checks = make_again(project, checks, progress=progress)
     lines = [
         f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
         for check in checks
     ]
     failed = any(check.state not in ("ok", "repaired") for check in checks)
-    result = {"data_root": opened.url, "files": [asdict(check) for check in checks]}
+    result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
     show(result, as_json=as_json, text="\n".join(lines), failed=failed)
+
+
+@exit_codes
+def forget(
+    config: ConfigOption,
+    video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
+    set_: SetOption = None,
+    offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
+    from hapvr.steps.forget import forget as forget_videos
+    from hapvr.steps.forget import plan_forgetting
+    from hapvr.video.sources import is_remote
+
+    project = open_project(config, set_)
+    videos = plan_forgetting(project, video_ids or [], offline=offline)
+    if yes:
+        forget_videos(project, videos)
+    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
+    lines = [
+        f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
+        for one in videos
+    ]
+    result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
+    show(result, as_json=as_json, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
 
 
 @features.command("import")
@@ -193,20 +197,16 @@ def import_features(
     file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
     out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
     name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
-    benchmark: Annotated[
-        str | None, typer.Option(help="Its videos that the file lacks become failed rows: a shipped name or a folder.")
-    ] = None,
     fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
-    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.data.filesystem import DataRoot
     from hapvr.steps import features as step
 
-    root = data_root(out)
-    wanted = load_definition(benchmark).video_ids if benchmark is not None else ()
+    root = DataRoot(out)
     with progress_bar("videos") as progress:
-        done = step.import_features(root, file, name=name, fps=fps, wanted_ids=wanted, progress=progress)
+        done = step.import_features(root, file, name=name, fps=fps, progress=progress)
     settings = done[0].shard.require({}).settings
     reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
     result: dict[str, Any] = {
@@ -223,23 +223,29 @@ def import_features(
 
 
 def _run_steps(
-    project: Project, names: Sequence[str], wanted: list[str] | None, **options: Any
+    project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False
 ) -> list[dict[str, Any]]:
     """Run steps one after the other, each for its shards; returns a row per shard."""
     from hapvr.chain import CHAIN, shards_of
     from hapvr.data.manifest import shard_keys
 
-    known = shard_keys(project.root)
-    if not known and names[0] != "video_manifest":
-        raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
-    if unknown := sorted(set(wanted or []) - set(known)):
-        raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
-    rows = []
-    for step in (CHAIN[name] for name in names):
-        keys = [key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted]
-        for key in keys:
+    rows, both = [], {"training_views", "pseudo_labels"} <= set(names)
+    for step in (CHAIN[name] for name in names if not (both and name == "pseudo_labels")):
+        known = shard_keys(project.root)
+        if not known and step.name != "video_manifest":
+            raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
+        if (unknown := sorted(set(wanted or []) - set(known))) and step.per_shard:
+            raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
+        options = {"retry_failed": True} if retry_failed and step.job == "ingest" else {}
+        for key in (key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted):
             with progress_bar(f"{step.name} {key}".rstrip()) as progress:
-                rows.append(_row(step.name, key, step.run(project, key, progress=progress, **options)))
+                if both and step.name == "training_views":  # in one pass
+                    from hapvr.steps.views import make_views_and_labels
+
+                    made = make_views_and_labels(project, key, progress=progress)
+                else:
+                    made = {step.name: step.run(project, key, progress=progress, **options)}
+            rows += [_row(name, key, result) for name, result in made.items()]
     return rows
 
 

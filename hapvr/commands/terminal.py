@@ -19,7 +19,6 @@ from hapvr.errors import FULL_HINT, ArgumentError, ConfigError, HapvrError, Miss
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from hapvr.data.filesystem import DataRoot
     from hapvr.steps.project import Project
 
 FAILED = 1
@@ -180,16 +179,6 @@ def open_project(config: Path, set_: list[str] | None = None) -> Project:
     from hapvr.steps.project import Project
 
     return Project.open(config, overrides=overrides(set_))
-
-
-def data_root(place: str) -> DataRoot:
-    """The data root at a folder or URL, or that which the folder `features` at it belongs to."""
-    from hapvr.data.features import STAGE
-    from hapvr.data.filesystem import DataRoot
-
-    root = DataRoot(place)
-    above, _, last = root.url.rstrip("/").rpartition("/")
-    return DataRoot(above or ".") if last == STAGE and not root.list_folders(STAGE) else root
 
 
 @contextmanager

@@ -120,10 +120,6 @@ class FeatureStore:
             if video_id in wanted:
                 yield video_id, torch.from_numpy(self._opened(key, extras).regions(video_id))
 
-    def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the frames of a video, one of `available`."""
-        return self._opened(self._shard_of[video_id], False).times(video_id)
-
 
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Shards of the collection that have features, and those whose features are unfinished or damaged, sorted."""

@@ -55,21 +55,19 @@ def require_store(tracking_uri: str) -> None:
         "; `make demo` registers a model and `make ui` serves a registry, tracking.uri in the configuration and --tracking-uri "
         "say where another registry is"
     )
+    problem: object = ""
     try:
         if is_server(tracking_uri):
             with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S) as answer:
-                found = answer.read(64).strip() == HEALTHY
+                problem = "" if answer.read(64).strip() == HEALTHY else "it is something else"
         elif tracking_uri.startswith(SQLITE):
             with _database(tracking_uri).open("rb") as file:
-                found = file.read(16) == SQLITE_MAGIC
-        else:
-            found = True
-    except urllib.error.HTTPError as error:
-        found = error.code != 404  # it wants a login, or is ill; what it says to real requests is for the client
+                problem = "" if file.read(16) == SQLITE_MAGIC else "it is something else"
     except (OSError, ValueError) as error:
-        raise DataError(f"tracking: no MLflow registry answers at {tracking_uri} ({error}){hint}") from error
-    if not found:
-        raise DataError(f"tracking: what is at {tracking_uri} is not an MLflow registry{hint}")
+        # one that wants a login, or is ill, is there; what it says to real requests is for the client
+        problem = "" if isinstance(error, urllib.error.HTTPError) and error.code != 404 else error
+    if problem:
+        raise DataError(f"tracking: no MLflow registry answers at {tracking_uri} ({problem}){hint}")
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:

@@ -65,16 +65,12 @@ class PairScorer(PythonModel):  # type: ignore[misc]
         precision, calibration = params.get("precision"), self._scorer.calibration
         wanted = DEFAULT_PRECISION if precision is None else precision
         threshold = None if calibration is None else calibration.threshold(wanted).similarity
-        verdicts = [
-            ""
-            if calibration is None or row.similarity is None
-            else calibration.verdict(row.similarity, precision=wanted)
-            for row in rows
-        ]
-        answers = [
-            asdict(row) | {"threshold": threshold, "verdict": verdict}
-            for row, verdict in zip(rows, verdicts, strict=True)
-        ]
+        answers = []
+        for row in rows:
+            verdict = ""
+            if calibration is not None and row.similarity is not None:
+                verdict = calibration.verdict(row.similarity, precision=wanted)
+            answers.append(asdict(row) | {"threshold": threshold, "verdict": verdict})
         table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from hapvr.registry.client import SQLITE, is_server, require_store
 from hapvr.settings import first_line
 
 RUN_KEY_TAG = "hapvr.run_key"
-RETRY_S = 15.0
-"""Between two tries to deliver."""
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
 
 
@@ -118,27 +116,14 @@ class Tracker:
         for model_id in models:
             self.client.delete_logged_model(model_id)
         if run_ids and not is_server(self.uri):
-            command = [
-                sys.executable,
-                "-m",
-                "mlflow",
-                "gc",
-                "--backend-store-uri",
-                self.uri,
-                "--tracking-uri",
-                self.uri,
-            ]
-            command += ["--run-ids", ",".join(run_ids), *(["--logged-model-ids", ",".join(models)] if models else [])]
+            stores = ["--backend-store-uri", self.uri, "--tracking-uri", self.uri, "--run-ids", ",".join(run_ids)]
+            gone = ["--logged-model-ids", ",".join(models)] if models else []
+            command = [sys.executable, "-m", "mlflow", "gc", *stores, *gone]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
                 raise DataError(
                     f"tracking: old runs cannot be removed: {ended.stderr.strip()[-300:]}; it is tried again"
                 )
-
-    def fail_if_running(self, run_id: str) -> None:
-        """Mark a run as failed if MLflow says that it still runs."""
-        if self.client.get_run(run_id).info.status == "RUNNING":
-            self.client.set_terminated(run_id, status="FAILED")
 
 
 def _origin() -> dict[str, str]:
@@ -166,66 +151,44 @@ def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mappin
 class TrackedTraining:
     """A training logger that writes to one MLflow run from a thread of its own, and tries again where MLflow is away.
 
-    connect: makes the tracker when there is something to deliver. say: tells people that the server is away, or back. What
-    cannot be delivered by the end is in the history of the training, in `folder`.
+    say: tells people that the server is away, or back. What cannot be delivered by the end is in the history of the training,
+    of which `complete_metrics` delivers it.
     """
 
-    def __init__(
-        self, connect: Callable[[], Tracker], run_id: str, folder: Path, *, say: Callable[[str], None]
-    ) -> None:
-        self._connect = connect
+    def __init__(self, uri: str, run_id: str, *, say: Callable[[str], None]) -> None:
+        self._client = MlflowClient(tracking_uri=uri)
         self._run_id = run_id
-        self._folder = folder
         self._say = say
         self._waiting: list[Metric] = []
-        self._news = threading.Event()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._deliver_all, name="mlflow", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, "mlflow")
+        self._delivery = self._pool.submit(lambda: True)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._waiting += [Metric(name, float(value), _now_ms(), step) for name, value in values.items()]
-        self._news.set()
+        if self._delivery.done():
+            self._delivery = self._pool.submit(self._deliver, away=not self._delivery.result())
 
     def message(self, text: str) -> None:
         """Messages are for logs."""
 
     def close(self) -> None:
-        """Deliver the rest if the server answers. Otherwise say what the run lacks."""
-        self._closing.set()
-        self._news.set()
-        self._thread.join()
-        if self._waiting:
-            self._say(
-                f"MLflow: {len(self._waiting)} metrics of this run are not delivered; they are in the history below "
-                f"{self._folder} and delivered when the training is finished"
-            )
+        """Deliver the rest if the server answers."""
+        self._pool.submit(self._deliver, away=not self._delivery.result()).result()
+        self._pool.shutdown()
 
-    def _deliver_all(self) -> None:
-        away = closing = False
-        tracker: Tracker | None = None
-        while not closing:
-            self._news.wait()
-            self._news.clear()
-            closing = self._closing.is_set()
-            number = len(self._waiting)
-            try:
-                if number:
-                    tracker = tracker or self._connect()
-                    tracker.client.log_batch(self._run_id, metrics=self._waiting[:number])
-                    del self._waiting[:number]
-                if away:
-                    self._say(f"MLflow answers again; {number} metrics were delivered late")
-                away = False
-            except Exception as error:  # no error on the way to a server may stop the training
-                if not away:
-                    self._say(
-                        f"MLflow cannot be reached ({first_line(error)}); training continues and keeps its metrics"
-                    )
-                away = True
-                if not closing:
-                    self._closing.wait(RETRY_S)
-                    self._news.set()
+    def _deliver(self, *, away: bool) -> bool:
+        """Whether MLflow has taken all metrics that waited. away: whether it had not before."""
+        number = len(self._waiting)
+        try:
+            self._client.log_batch(self._run_id, metrics=self._waiting[:number])
+        except Exception as error:  # no error on the way to a server may stop the training
+            if not away:
+                self._say(f"MLflow cannot be reached ({first_line(error)}); training continues and keeps its metrics")
+            return False
+        del self._waiting[:number]
+        if away:
+            self._say(f"MLflow answers again; {number} metrics were delivered late")
+        return True
 
 
 def _now_ms() -> int:

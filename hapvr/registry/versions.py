@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -23,21 +23,20 @@ from mlflow.tracking.context.registry import resolve_tags
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array, Object, Property
 from mlflow.utils.mlflow_tags import MLFLOW_USER
-from pydantic import TypeAdapter, ValidationError
 
 import hapvr
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError, DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.description import CARD_FILE
-from hapvr.settings import explain
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"
 WEIGHTS_TAG = "backbone.weights"
 TARGET_TAG = "hapvr.target_mean"
-HISTORY_TAG = "hapvr.champions"
+SINCE_TAG = "hapvr.champion_since"
+"""Of versions that a rollback may go back to: when each became champion, ISO 8601, UTC."""
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 DECIDED_TAG = "hapvr.gate.decided"
@@ -48,7 +47,6 @@ DESCRIPTION = (
     "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
     "version's description says why it was promoted or not."
 )
-MAX_HISTORY = 40
 MAX_CHARACTERS = 5000
 """The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
 
@@ -59,8 +57,6 @@ REQUIREMENTS = (
 SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
 TEXT, NUMBER = DataType.string, DataType.double
 
-_HISTORY_ROWS = TypeAdapter(list[tuple[int, str, str]])
-
 
 @dataclass(frozen=True)
 class Champion:
@@ -68,15 +64,6 @@ class Champion:
 
     version: int
     run_id: str
-
-
-@dataclass(frozen=True)
-class ChampionEntry:
-    """A version that was made champion: since when (ISO 8601, UTC) and how: baseline, gate, hand or rollback."""
-
-    version: int
-    since: str
-    how: str
 
 
 def signature() -> ModelSignature:
@@ -218,27 +205,14 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
     return Champion(int(found.version), str(found.run_id))
 
 
-def history(client: MlflowClient, name: str) -> list[ChampionEntry]:
-    """Champions so far, oldest first. Raises DamagedError if the tag that holds them cannot be read."""
-    text = client.get_registered_model(name).tags.get(HISTORY_TAG, "[]")
-    try:
-        return [ChampionEntry(*row) for row in _HISTORY_ROWS.validate_json(text)]
-    except ValidationError as error:
-        raise DamagedError(
-            f"model: the tag {HISTORY_TAG} of {name} in the registry is damaged ({explain(error)}); delete the tag to begin "
-            "a new history"
-        ) from error
-
-
 def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
-    """Give a version the alias champion, and write down on it, and on the one before, when and why. Raises DataError if
-    there is no such version."""
+    """Give a version the alias champion, and write down on it, and on the one before, when, how (baseline, gate, hand or
+    rollback) and why. Raises DataError if there is no such version."""
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
-    number = str(version)
-    entries = [*history(client, name), ChampionEntry(version, datetime.now(UTC).isoformat(timespec="seconds"), how)]
-    client.set_registered_model_alias(name, CHAMPION, number)
-    client.set_registered_model_tag(name, HISTORY_TAG, json.dumps([astuple(entry) for entry in entries[-MAX_HISTORY:]]))
+    if how != "rollback":
+        client.set_model_version_tag(name, str(version), SINCE_TAG, datetime.now(UTC).isoformat())
+    client.set_registered_model_alias(name, CHAMPION, str(version))
     decide(client, name, version, f"champion by {how}", reason)
     if before is not None and before.version != version:
         decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")
@@ -259,25 +233,23 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> in
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     """Make the champion before this one champion again; returns its version.
 
-    Versions that were deleted are passed over. Repeated rollbacks go further back. Raises DataError if there is none.
+    Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there
+    is none.
     """
-    existing = {row["version"] for row in list_versions(client, name)}
+    since: dict[int, str] = {
+        row["version"]: row["tags"][SINCE_TAG] for row in list_versions(client, name) if SINCE_TAG in row["tags"]
+    }
     current = champion_of(client, name)
-    # A rollback drops the champions that came after the version it restores. `stack` holds those that are left.
-    stack: list[int] = []
-    for entry in history(client, name):
-        if entry.how == "rollback" and entry.version in stack:
-            del stack[stack.index(entry.version) + 1 :]
-        else:
-            stack.append(entry.version)
-    while stack and (stack[-1] not in existing or (current is not None and stack[-1] == current.version)):
-        stack.pop()
-    if not stack:
+    left = "" if current is None else since.pop(current.version, "")
+    if not since:
         raise DataError(
             f"model: {name} has no earlier champion to go back to; `hapvr models promote VERSION` chooses one by hand"
         )
-    set_champion(client, name, stack[-1], how="rollback", reason=reason)
-    return stack[-1]
+    if current is not None and left:
+        client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
+    version = max(since, key=lambda one: since[one])
+    set_champion(client, name, version, how="rollback", reason=reason)
+    return version
 
 
 def data_digest(data: Mapping[str, str]) -> str:

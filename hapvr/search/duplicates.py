@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
+from hapvr.errors import DamagedError
 from hapvr.search.collection import VideoMetadata
 from hapvr.tables import read_table, write_table
 from hapvr.video.sources import text_of_path
@@ -35,7 +36,6 @@ they do: captions, or a picture in its picture."""
 NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins at 4."""
 
-HINT = "run `hapvr duplicates` again"
 _TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
     [
@@ -285,11 +285,13 @@ def group_rows(members: Iterable[GroupMember]) -> pa.Table:
 
 @dataclass(frozen=True)
 class StoredPairs:
-    """fingerprint: of all that may change the pairs. network: digest of the network that found them."""
+    """fingerprint: of all that may change the pairs. network: digest of the network that found them. done: whether they were
+    made just now."""
 
     pairs: tuple[DuplicatePair, ...]
     fingerprint: str
     network: str
+    done: bool = False
 
 
 def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
@@ -297,19 +299,11 @@ def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
     write_rows(root, place, pair_table(found.pairs), fingerprint=found.fingerprint, network=found.network)
 
 
-def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
-    """What `write_pairs` wrote; None where nothing is. Raises DamagedError for a file that cannot be read."""
-    table = read_rows(root, place, PAIR_SCHEMA, hint=HINT)
-    if table is None:
-        return None
+def read_pairs(root: DataRoot, place: str, *, damaged: bool = False) -> StoredPairs:
+    """What `write_pairs` wrote; no pairs and an empty fingerprint where nothing is. damaged: see `read_rows`."""
+    table = read_rows(root, place, PAIR_SCHEMA, damaged=damaged)
     pairs = tuple(DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
     return StoredPairs(pairs, stamp(table, "fingerprint"), stamp(table, "network"))
-
-
-def groups_fingerprint(root: DataRoot, place: str) -> str:
-    """The fingerprint of the existing groups; empty where there are none. Raises DamagedError."""
-    table = read_rows(root, place, GROUP_SCHEMA, hint=HINT)
-    return "" if table is None else stamp(table, "fingerprint")
 
 
 def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> None:
@@ -318,18 +312,26 @@ def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> No
         write_table(table.replace_schema_metadata({f"hapvr.{name}": text for name, text in stamps.items()}), stream)
 
 
-def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, hint: str) -> pa.Table | None:
-    """The columns of `schema` that `write_rows` wrote; None where nothing is. hint: what makes them again.
+def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = False) -> pa.Table:
+    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing is.
 
-    Raises DamagedError for a file that cannot be read.
+    damaged: a file that cannot be read is as if it were not there, for the step that makes it; else it raises DamagedError.
     """
     if not root.exists(place):
-        return None
-    with root.open(place) as file, root.corruption_errors(place, hint=hint):
-        table = read_table(pa.BufferReader(file.read()))
-        return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
+        return schema.empty_table()
+    try:
+        with (
+            root.open(place) as file,
+            root.corruption_errors(place, hint=f"`hapvr run {place.partition('/')[0]}` makes it again"),
+        ):
+            table = read_table(pa.BufferReader(file.read()))
+            return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
+    except DamagedError:
+        if damaged:
+            return schema.empty_table()
+        raise
 
 
-def stamp(table: pa.Table, name: str) -> str:
+def stamp(table: pa.Table, name: str = "fingerprint") -> str:
     """What `write_rows` kept with the rows; empty where it kept nothing."""
     return read_schema_metadata(table.schema, f"hapvr.{name}".encode())

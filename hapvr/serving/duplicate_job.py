@@ -11,7 +11,7 @@ from hapvr.scorer.access import Deadline
 from hapvr.serving.answers import DuplicateJobState
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import without_paths
-from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs, outdated_duplicates
+from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs, outdated_pairs
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,10 +42,7 @@ class DuplicateJob:
 
     def _run(self, index: OpenIndex, state: DuplicateJobState, ended: Callable[[], object]) -> None:
         try:
-            counts = {
-                key: len(index.searcher.collection.video_ids(key))
-                for key in outdated_duplicates(index.project).uncompared
-            }
+            counts = {key: len(index.searcher.collection.video_ids(key)) for key in outdated_pairs(index.project)}
             state.total = sum(counts.values())
             for key, count in counts.items():
                 before = state.done

@@ -19,7 +19,7 @@ from hapvr.steps.duplicates import (
     duplicate_pairs,
     metadata_of_pairs,
     named_copies,
-    outdated_duplicates,
+    outdated_pairs,
 )
 
 SAME_DURATION_S = 0.5
@@ -46,7 +46,7 @@ class StoredDuplicates:
                 self._pairs = duplicate_pairs(
                     index.project, index.searcher, min_probability=LEAST_PROBABILITY, rejected=True
                 )
-                missing = outdated_duplicates(index.project).uncompared
+                missing = outdated_pairs(index.project)
                 self._searched = set(index.searcher.collection.shards()) - missing.keys()
                 self._index, self._read_s = index, time.monotonic()
             return self._pairs, self._searched

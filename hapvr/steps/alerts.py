@@ -1,7 +1,7 @@
 """What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept until it has said yes.
 
-watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, and when it was delivered;
-                    and a row per condition that was found: since when, and when last
+watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, whether it was delivered, and
+                    when the condition that it tells of was found last
 """
 
 from __future__ import annotations
@@ -31,17 +31,11 @@ TIMEOUT_S = 10.0
 """For one message, from the name of the server to the last header of its answer."""
 BUSY_S = 60.0
 """How long another process may write to the outbox."""
-RETRY_WAIT_S = 30.0
-"""Before the second attempt; it doubles with each."""
-MAX_WAIT_S = 3600.0
-"""Longest wait between two attempts."""
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    next_s REAL NOT NULL DEFAULT 0, problem TEXT NOT NULL DEFAULT '', delivered_s REAL)"""
-_CONDITIONS = """CREATE TABLE IF NOT EXISTS conditions (
-    key TEXT PRIMARY KEY, since_s REAL NOT NULL, seen_s REAL NOT NULL)"""
-_SEEN = """INSERT INTO conditions VALUES (:key, :now_s, :now_s) ON CONFLICT (key) DO UPDATE SET
-    since_s = iif(:now_s - seen_s > :quiet_s, :now_s, since_s), seen_s = :now_s RETURNING since_s"""
+    delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
+_PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
+_SEEN = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
 SIGNATURE_HEADER = "X-Hapvr-Signature-256"
@@ -69,15 +63,6 @@ class Concern:
     lasting: bool = False
 
 
-@dataclass(frozen=True)
-class Alert:
-    """id: the same for the same event. body: JSON. attempts: so far, all in vain."""
-
-    id: str
-    body: str
-    attempts: int
-
-
 class AlertOutbox:
     """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
     DamagedError for a file that is not a database.
@@ -94,42 +79,34 @@ class AlertOutbox:
         passed over, delivered or not."""
         with self._open() as database:
             before = database.total_changes
-            database.executemany("INSERT OR IGNORE INTO messages (id, body) VALUES (?, ?)", list(messages.items()))
+            database.executemany(_PUT, [(*message, "", 0.0) for message in messages.items()])
             return database.total_changes - before
 
-    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> int:
-        """As `put`; a condition that lasts has the id of the moment since when it does."""
-        messages = {}
+    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> None:
+        """As `put`; of a condition that lasts another message is kept once it was not found for QUIET_S."""
+        moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
         with self._open() as database:
             for one in concerns:
-                key: list[object] = [one.key]
-                if one.lasting:
-                    values = {"key": one.key, "now_s": now_s, "quiet_s": QUIET_S}
-                    key += database.execute(_SEEN, values).fetchone()
+                if one.lasting and database.execute(_SEEN, (now_s, one.key, now_s - QUIET_S)).rowcount:
+                    continue
+                key = [one.key, now_s] if one.lasting else [one.key]
                 name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-                time = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
-                body = {"id": name, "event": one.event, "text": one.text, "time": time}
-                messages[name] = json.dumps(body, ensure_ascii=False)
-        return self.put(messages)
+                body = {"id": name, "event": one.event, "text": one.text, "time": moment}
+                database.execute(_PUT, (name, json.dumps(body, ensure_ascii=False), one.key, now_s))
 
-    def due(self, now_s: float) -> list[Alert]:
-        """Undelivered messages whose wait is over, the oldest first; also those that are due later than any wait is long,
-        which were put off before the clock was set back."""
+    def due(self) -> list[tuple[str, str]]:
+        """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
         with self._open() as database:
-            rows = database.execute(
-                "SELECT id, body, attempts FROM messages WHERE delivered_s IS NULL AND "
-                "(next_s <= ? OR next_s > ?) ORDER BY number",
-                (now_s, now_s + MAX_WAIT_S),
+            return database.execute(
+                "SELECT id, body FROM messages WHERE NOT delivered ORDER BY attempts, number"
             ).fetchall()
-        return [Alert(*row) for row in rows]
 
-    def delivered(self, message_id: str, now_s: float) -> None:
-        """Never give this message again."""
-        self._update("delivered_s = ?, problem = ''", (now_s, message_id))
-
-    def failed(self, message_id: str, problem: str, *, next_s: float) -> None:
-        """Give this message again from `next_s` on."""
-        self._update("attempts = attempts + 1, problem = ?, next_s = ?", (problem[:500], next_s, message_id))
+    def tried(self, message_id: str, *, delivered: bool) -> None:
+        """A message that was delivered is never given again."""
+        with self._open() as database:
+            database.execute(
+                "UPDATE messages SET attempts = attempts + 1, delivered = ? WHERE id = ?", (delivered, message_id)
+            )
 
     def forget(self, values: Collection[str]) -> None:
         """Remove the messages in which one of these texts is a value, and their bytes."""
@@ -142,7 +119,7 @@ class AlertOutbox:
     def counts(self) -> tuple[int, int]:
         """How many messages were delivered, and how many wait."""
         with self._open() as database:
-            delivered, total = database.execute("SELECT COUNT(delivered_s), COUNT(*) FROM messages").fetchone()
+            delivered, total = database.execute("SELECT TOTAL(delivered), COUNT(*) FROM messages").fetchone()
         return int(delivered), int(total) - int(delivered)
 
     def check(self) -> None:
@@ -152,10 +129,6 @@ class AlertOutbox:
             if found != "ok":
                 raise sqlite3.DatabaseError(found)
 
-    def _update(self, change: str, values: tuple[object, ...]) -> None:
-        with self._open() as database:
-            database.execute(f"UPDATE messages SET {change} WHERE id = ?", values)
-
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on the disk when the block ends."""
@@ -164,17 +137,16 @@ class AlertOutbox:
                 database.execute("PRAGMA synchronous = FULL")
                 with database:
                     database.execute(_TABLE)
-                    database.execute(_CONDITIONS)
                     yield database
         except sqlite3.DatabaseError as error:
             damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF not in damage:
-                hint = "correct its permissions and free space, end what else uses it, and run this again"
-                raise DataError(f"watch: {self._path} cannot be used ({error}); {hint}") from error
-            raise DamagedError(
-                f"watch: {self._path} is damaged ({error}); restore it from a copy, or remove it: then every match is "
-                "announced again"
-            ) from error
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            kind, said = DataError, "cannot be used"
+            hint = "correct its permissions and free space, end what else uses it, and run this again"
+            if code in damage:
+                kind, said = DamagedError, "is damaged"
+                hint = "restore it from a copy, or remove it: then every match is announced again"
+            raise kind(f"watch: {self._path} {said} ({error}); {hint}") from error
 
 
 @dataclass(frozen=True)
@@ -197,8 +169,8 @@ def run_failed(job: str, run: str, said: str) -> Concern:
     """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of shards may fail at once."""
     if job == "retrain":
         return training_failed(run, said)
-    text = f"run {run} of {job} failed and is not retried: {said}"
-    return Concern("run_failed", f"run/{job}/{datetime.now(UTC).date()}", text)
+    key = f"run/{job}/{datetime.now(UTC).date()}"
+    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {said}")
 
 
 def tell(project: Project, *concerns: Concern) -> None:
@@ -208,7 +180,7 @@ def tell(project: Project, *concerns: Concern) -> None:
 
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
-    """Post what is due to `watch.webhook.url`, oldest first, and stop at the first that fails; it is tried again later.
+    """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries it after the others.
 
     A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under
     way when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it.
@@ -220,55 +192,50 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
         return Delivery(0, 0)
     outbox, number, problem, began = AlertOutbox(project.root), 0, "", time.monotonic()
     with project.root.lock("watch-outbox"):
-        for message in outbox.due(time.time()):
+        for name, body in outbox.due():
             if time.monotonic() - began > limit_s:
                 break
-            problem = _post(webhook, message)
+            problem = _post(webhook, name, body.encode())
+            outbox.tried(name, delivered=not problem)
             if problem:
-                wait_s = MAX_WAIT_S if message.attempts > 60 else min(RETRY_WAIT_S * 2**message.attempts, MAX_WAIT_S)
-                outbox.failed(message.id, problem, next_s=time.time() + wait_s)
                 break
-            outbox.delivered(message.id, time.time())
             number += 1
     return Delivery(number, outbox.counts()[1], problem)
 
 
-def _post(webhook: WebhookConfig, message: Alert) -> str:
+def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     """Why the message was not taken, without the address, which may hold a token; empty if it was.
 
-    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up.
+    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up. It
+    follows no redirect and uses no proxy.
     """
     ended: list[str] = []
     opened: list[http.client.HTTPConnection] = []
-    exchange = threading.Thread(target=lambda: ended.append(_exchange(webhook, message, opened)), daemon=True)
-    exchange.start()
-    exchange.join(TIMEOUT_S)
-    if ended:
-        return ended[0]
-    for connection in opened:
+
+    def exchange() -> None:
+        server = "the webhook's server"
+        try:
+            parts = urlsplit(webhook.url)
+            server = parts.hostname or server
+            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+            opened.append(kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S))
+            headers = {"Content-Type": "application/json", "Idempotency-Key": name}
+            if webhook.secret is not None:
+                signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
+                headers[SIGNATURE_HEADER] = f"sha256={signature}"
+            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            with closing(opened[0]):
+                opened[0].request("POST", target, body=body, headers=headers)
+                status = opened[0].getresponse().status
+            ended.append("" if 200 <= status < 300 else f"{server} answered {status}")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            ended.append(f"{server} cannot be reached ({error})")
+
+    thread = threading.Thread(target=exchange, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    for connection in () if ended else opened:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
-
-
-def _exchange(webhook: WebhookConfig, message: Alert, opened: list[http.client.HTTPConnection]) -> str:
-    """As `_post`, without an end. opened: gets the connection. It follows no redirect and uses no proxy."""
-    body, server = message.body.encode(), "the webhook's server"
-    try:
-        parts = urlsplit(webhook.url)
-        server = parts.hostname or server
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-        opened.append(connection)
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message.id}
-        if webhook.secret is not None:
-            signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
-            headers[SIGNATURE_HEADER] = f"sha256={signature}"
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        with closing(connection):
-            connection.request("POST", target, body=body, headers=headers)
-            status = connection.getresponse().status
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"{server} cannot be reached ({error})"
-    return "" if 200 <= status < 300 else f"{server} answered {status}"
+    return ended[0] if ended else f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"

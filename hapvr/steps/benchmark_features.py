@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,10 +46,6 @@ class BenchmarkFeatures:
         """Ids of the benchmark's videos that have features."""
         return set(self._stored_ids)
 
-    def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the sampled frames of a video that has features."""
-        return self._store.times(self._stored_ids[video_id])
-
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
         return self._store.digests()
@@ -71,10 +67,10 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
     prefix = f"{definition.name}/"
     found: dict[str, str] = {}
     for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
-        for candidate in own_names(stored_id):
-            if candidate in wanted:
-                found.setdefault(candidate, stored_id)
-                break
+        names = [stored_id, stored_id.partition("/")[2]]
+        names += [name.rpartition(".")[0] for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+        if own := next((name for name in names if name in wanted), None):
+            found.setdefault(own, stored_id)
     return found
 
 
@@ -96,12 +92,9 @@ def background_features(
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
     """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
 
-    Videos of the benchmark are no background. Raises DataError where the source has no features, or has others than the
-    benchmark's.
+    Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's.
     """
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
-    if not keys:
-        raise DataError(f"{root.url}/{STAGE} has no shards of a source {source!r}; extract its features first")
     available = FeatureStore(root, keys).available()
     usable = sorted(available - set(stored_ids(definition, available).values()))
     order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
@@ -110,28 +103,17 @@ def background_features(
     return BenchmarkFeatures(store, definition, others=background), background
 
 
-def own_names(stored_id: str) -> Iterator[str]:
-    """Names by which others know a stored video: its id, that without the source, and both without a video's suffix."""
-    _, _, name = stored_id.partition("/")
-    for candidate in (stored_id, name):
-        yield candidate
-        if PurePosixPath(candidate).suffix.lower() in VIDEO_SUFFIXES:
-            yield candidate[: -len(PurePosixPath(candidate).suffix)]
+def open_validator(project: Project, name: str, device: str) -> Callable[[VideoNetwork], dict[str, float]]:
+    """Scores benchmark `name` with a network: {"mean": mean target metric, task: value, ...}."""
+    definition, features = open_benchmark(project, name)
 
+    def validate(network: VideoNetwork) -> dict[str, float]:
+        scores = score_stored(network, definition, features, device)
+        result = evaluate(definition, scores, policy="strict", available=frozenset(features.available()))
+        target = target_mean(result, project.config.evaluation)
+        return {"mean": target, **{task.task: task.value for task in result.tasks}}
 
-class Validator:
-    """Scores the validation benchmark with a network: {"mean": mean target metric, task: value, ...}."""
-
-    def __init__(self, project: Project, name: str, device: str) -> None:
-        """name: of the benchmark."""
-        self._definition, self._features = open_benchmark(project, name)
-        self._evaluation = project.config.evaluation
-        self._device = device
-
-    def __call__(self, network: VideoNetwork) -> dict[str, float]:
-        scores = score_stored(network, self._definition, self._features, self._device)
-        result = evaluate(self._definition, scores, policy="strict", available=frozenset(self._features.available()))
-        return {"mean": target_mean(result, self._evaluation), **{task.task: task.value for task in result.tasks}}
+    return validate
 
 
 def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:

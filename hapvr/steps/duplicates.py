@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations, groupby, product
 
@@ -18,24 +18,25 @@ import numpy as np
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
 from hapvr.search.content_area import content_area, noise_level
 from hapvr.search.duplicates import (
-    HINT,
+    GROUP_SCHEMA,
+    PAIR_SCHEMA,
     DuplicatePair,
     GroupMember,
     StoredPairs,
     best_of_each,
     group_copies,
     group_rows,
-    groups_fingerprint,
     read_pairs,
     read_rows,
     same_course,
+    stamp,
     write_pairs,
     write_rows,
 )
@@ -66,48 +67,21 @@ LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
 
-@dataclass(frozen=True)
-class ShardPairs:
-    """pairs: of one shard's videos with all others. place: of their file. done: False if they were there already."""
-
-    key: str
-    pairs: tuple[DuplicatePair, ...]
-    place: str
-    done: bool
-
-
-@dataclass(frozen=True)
-class OutdatedDuplicates:
-    """What is to be done after a change of the collection, the model, the settings or the marks.
-
-    uncompared: shards of the index whose videos have to be searched for, each with a digest that is another one if a
-    champion comes back. groups: digest of what they have to be made from; "" if they were.
-    """
-
-    uncompared: dict[str, str]
-    groups: str
-
-
 def make_duplicate_pairs(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
-) -> ShardPairs:
+) -> StoredPairs:
     """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
 
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    root, place, wanted = project.root, _place(key), searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
-
-    def finished() -> ShardPairs | None:
-        stored = _undamaged(root, place)
-        return ShardPairs(key, stored.pairs, place, done=False) if stored and stored.fingerprint == wanted else None
-
-    if there := finished():  # a data root that is only read has no locks
-        return there
+    root, place = project.root, rows_place(PAIRS_STAGE, key)
+    wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
+    made = read_pairs(root, place, damaged=True)
+    if made.fingerprint == wanted:  # a data root that is only read has no locks
+        return made
     with root.lock(f"{PAIRS_STAGE}/{key}"):
-        if there := finished():  # another process has made them meanwhile
-            return there
         pairs: list[DuplicatePair] = []
         video_ids = searcher.collection.video_ids(key)
         for number, video_id in enumerate(video_ids):
@@ -115,9 +89,9 @@ def make_duplicate_pairs(
             found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
             pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
         progress(len(video_ids), len(video_ids))
-        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest)
+        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest, done=True)
         write_pairs(root, place, made)
-    return ShardPairs(key, made.pairs, place, done=True)
+    return made
 
 
 def duplicate_pairs(
@@ -132,9 +106,10 @@ def duplicate_pairs(
     marks = read_marks(project.root)
     contents = _contents(searcher)
     known: list[DuplicatePair] = []
-    for place in (*map(_place, project.root.list_folders(PAIRS_STAGE)), MARKED_PLACE):
+    places = [rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE)]
+    for place in (*places, MARKED_PLACE):
         found = read_pairs(project.root, place)
-        if found is not None and found.network == searcher.current.digest:
+        if found.network == searcher.current.digest:
             known += [pair for pair in found.pairs if _is_current(pair, contents)]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
@@ -147,7 +122,9 @@ def duplicate_pairs(
     ]
 
 
-def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMember]:
+def make_duplicate_groups(
+    project: Project, searcher: Searcher, *, progress: Progress = no_progress
+) -> list[GroupMember]:
     """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
 
     Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match
@@ -165,33 +142,49 @@ def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMem
     return members
 
 
-def outdated_duplicates(project: Project) -> OutdatedDuplicates:
-    """Compare pairs and groups with the index, without opening the model. Nothing is outdated where there is no index."""
+def outdated_groups(project: Project) -> str:
+    """Digest of what the groups have to be made from; "" if they were, and where there is no index."""
     root = project.root
     if not root.exists(CURRENT):
-        return OutdatedDuplicates({}, "")
+        return ""
     current = current_index(root)
-    indexed = current.shards(root)
-    wanted = {
-        key: search_fingerprint(PAIRS_STAGE, project, current, key, digest, pairs=PAIRS_VERSION)
-        for key, digest in indexed.items()
-    }
-    uncompared = {
-        key: digest_of([one, current.since]) for key, one in wanted.items() if _fingerprint(root, _place(key)) != one
-    }
-    groups = _groups_fingerprint(root, _group_inputs(project, current, indexed))
-    return OutdatedDuplicates(uncompared, "" if _stored_groups(root) == groups else groups)
+    groups = _groups_fingerprint(root, _group_inputs(project, current, current.shards(root)))
+    return "" if _stored_groups(root) == groups else groups
+
+
+def outdated_pairs(project: Project) -> dict[str, str]:
+    """As `outdated_shards`, of the pairs."""
+    return outdated_shards(project, PAIRS_STAGE, PAIR_SCHEMA, pairs=PAIRS_VERSION)
+
+
+def outdated_shards(project: Project, stage: str, schema: pa.Schema, **asked: object) -> dict[str, str]:
+    """Shards of the index whose rows a step has to make, as the model, the settings or what it asks for are others; each with
+    a digest that is another one if a champion comes back. Nothing is outdated where there is no index."""
+    root = project.root
+    if not root.exists(CURRENT):
+        return {}
+    current, found = current_index(root), {}
+    for key, indexed in sorted(current.shards(root).items()):
+        wanted = search_fingerprint(stage, project, current, key, indexed, **asked)
+        if stamp(read_rows(root, rows_place(stage, key), schema, damaged=True)) != wanted:
+            found[key] = digest_of([wanted, current.since])
+    return found
+
+
+def rows_place(stage: str, key: str) -> str:
+    """Where a step keeps what a search gave of a shard."""
+    return f"{stage}/{key}/rows.parquet"
 
 
 def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
     """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
     files of the same bytes."""
-    random = bool(searcher.scorer.warning)
-    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    random, verdicts = bool(searcher.scorer.warning), member_verdicts(searcher, members)
+    sha256 = {member.group: member.metadata.sha256 for member in members if member.medoid}
     doubted = {
         one.group
-        for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
-        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != medoids[one.group]))
+        for one, verdict in zip(members, verdicts, strict=True)
+        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != sha256[one.group]))
     }
     reason = RANDOM_WEIGHTS if random else UNSURE
     return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
@@ -200,18 +193,14 @@ def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[Gro
 def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
     """What is said of each member and the medoid of its group; None for the medoid itself."""
     medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks = read_marks(searcher.project.root)
-    return [
-        None
-        if member.medoid
-        else verdict_of(
-            searcher.scorer.calibration,
-            member.similarity,
-            mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
-            same_file=member.metadata.sha256 == medoids[member.group],
-        )
-        for member in members
-    ]
+    marks, calibration = read_marks(searcher.project.root), searcher.scorer.calibration
+    verdicts: list[Verdict | None] = []
+    for one in members:
+        sha256, medoid = one.metadata.sha256, medoids[one.group]
+        mark = marks.verdict(sha256, medoid) or ""
+        said = verdict_of(calibration, one.similarity, mark=mark, same_file=sha256 == medoid)
+        verdicts.append(None if one.medoid else said)
+    return verdicts
 
 
 def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
@@ -240,11 +229,8 @@ def metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dic
 
 def _pictures(root: DataRoot) -> dict[str, tuple[float, float, float]]:
     """SHA-256 -> shares of width and height, and noise, of all videos that were measured."""
-    try:
-        table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, hint=HINT)
-    except DamagedError:  # they are measured again
-        table = None
-    columns = [] if table is None else [column.to_pylist() for column in table.columns]
+    table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True)
+    columns = [column.to_pylist() for column in table.columns]
     return {sha256: (width, height, noise) for sha256, width, height, noise in zip(*columns, strict=True)}
 
 
@@ -261,45 +247,29 @@ def _measure_pictures(project: Project, searcher: Searcher) -> None:
                 jpegs = frames.read(video_id).jpegs
                 areas[sha256] = (*content_area(jpegs), noise_level(jpegs))
     if new:
-        rows = [(sha256, *areas[sha256]) for sha256 in sorted(areas)]
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(PICTURES_SCHEMA)
-        write_rows(project.root, PICTURES_PLACE, pa.table(columns, schema=PICTURES_SCHEMA))
-
-
-def _place(key: str) -> str:
-    return f"{PAIRS_STAGE}/{key}/rows.parquet"
-
-
-def _undamaged(root: DataRoot, place: str) -> StoredPairs | None:
-    """Stored pairs; damaged ones are as if they were not there, for the step that makes them."""
-    try:
-        return read_pairs(root, place)
-    except DamagedError:
-        return None
-
-
-def _fingerprint(root: DataRoot, place: str) -> str:
-    stored = _undamaged(root, place)
-    return "" if stored is None else stored.fingerprint
+        names = PICTURES_SCHEMA.names
+        rows = [dict(zip(names, (sha256, *areas[sha256]), strict=True)) for sha256 in sorted(areas)]
+        write_rows(project.root, PICTURES_PLACE, pa.Table.from_pylist(rows, schema=PICTURES_SCHEMA))
 
 
 def _group_inputs(project: Project, current: CurrentIndex, indexed: Mapping[str, str]) -> str:
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
     root, least = project.root, project.config.search.min_duplicate_probability
-    keys = {key: _fingerprint(root, _place(key)) for key in root.list_folders(PAIRS_STAGE)}
+    keys = {key: _pairs_stamp(root, rows_place(PAIRS_STAGE, key)) for key in root.list_folders(PAIRS_STAGE)}
     return digest_of([current.digest, dict(indexed), keys, read_marks(root).verdicts(), least])
 
 
 def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
     """The fingerprint of groups made from these inputs and the stored marked pairs."""
-    return digest_of([KEEP_VERSION, inputs, _fingerprint(root, MARKED_PLACE)])
+    return digest_of([KEEP_VERSION, inputs, _pairs_stamp(root, MARKED_PLACE)])
 
 
 def _stored_groups(root: DataRoot) -> str:
-    try:
-        return groups_fingerprint(root, GROUPS_PLACE)
-    except DamagedError:  # they are made again
-        return ""
+    return stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True))
+
+
+def _pairs_stamp(root: DataRoot, place: str) -> str:
+    return stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True))
 
 
 def _compare_marked(project: Project, searcher: Searcher) -> None:
@@ -307,10 +277,10 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
     if searcher.scorer.calibration is None:
         return
     root, contents, network = project.root, _contents(searcher), searcher.current.digest
-    before = _undamaged(root, MARKED_PLACE)
-    if before is None:
+    before = read_pairs(root, MARKED_PLACE, damaged=True)
+    if not before.fingerprint:  # it is damaged
         root.delete(MARKED_PLACE)
-    known = {(pair.first, pair.second): pair for pair in before.pairs} if before and before.network == network else {}
+    known = {(pair.first, pair.second): pair for pair in before.pairs} if before.network == network else {}
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     found = {(pair.first, pair.second) for pair in pairs}
     ids, made = _ids_of(contents), []
@@ -322,7 +292,7 @@ def _compare_marked(project: Project, searcher: Searcher) -> None:
                     made.append(known[pair])
                 elif pair not in found:
                     made.append(_pair(pair[0], *searcher.compare(*pair), searcher))
-    if made or before is not None:
+    if made or before.fingerprint:
         fingerprint = digest_of([asdict(pair) for pair in made])
         write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
 

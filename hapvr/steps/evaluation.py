@@ -17,7 +17,6 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import (
-    metrics_markdown,
     pr_curve_figure,
     similarity_distribution_figure,
 )
@@ -31,7 +30,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.steps.benchmark_features import open_benchmark, stored_ids, target_mean
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.steps.training import (
     TrainingRun,
     close_training,
@@ -52,18 +51,16 @@ SEEDS_TAG = "hapvr.seeds"
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE and TRAINED. folder: where similarities, JSON and Markdown lie; figures: by name."""
+    """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
 
     run: TrainingRun
     folder: Path
     results: dict[str, EvaluationResult]
     target_means: dict[str, float]
     figures: dict[str, Figure]
-    markdown: str
     digest: str
 
 
-@full_disk_is_named("materialise benchmark_scores again")
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 
@@ -86,17 +83,35 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         results[row] = evaluate(
             definition, scores_file, policy=policy, available=frozenset(available), bootstrap_samples=1000
         )
+    figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
+    first = definition.tasks[0].name
+    relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
+    if len(relevant) and len(irrelevant):
+        figures[f"similarities-{first}"] = similarity_distribution_figure(relevant, irrelevant, title=first)
     scores = BenchmarkScores(
         run=run,
         folder=folder,
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
-        figures=_figures(definition, results, folder / SIMILARITIES[TRAINED]),
-        markdown=metrics_markdown({row: result.metrics for row, result in results.items()}),
+        figures=figures,
         digest=definition_digest(definition),
     )
-    _write(scores)
-    _log(project, definition.name, scores)
+    for row, result in results.items():
+        with write_atomic(folder / f"per-query-{row.split()[0]}.parquet") as part:
+            write_frame(result.per_query, part)
+    stored = {row: result.to_json() for row, result in results.items()}
+    data = {"digest": scores.digest, "target_means": scores.target_means, "results": stored}
+    with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
+        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    tracker, run_id = tracker_of(project), run.mlflow_run_id
+    for row, result in results.items():
+        values = {**result.metrics, "mean": scores.target_means[row]}
+        tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
+    for title, figure in figures.items():
+        tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".parquet"):
+            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{definition.name}")
     return scores
 
 
@@ -151,44 +166,6 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
     return path
 
 
-def _figures(
-    definition: BenchmarkDefinition, results: dict[str, EvaluationResult], similarities: Path
-) -> dict[str, Figure]:
-    figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
-    task_name = definition.tasks[0].name
-    relevant, irrelevant = relevant_and_irrelevant(definition, similarities, task=task_name)
-    if len(relevant) and len(irrelevant):
-        figures[f"similarities-{task_name}"] = similarity_distribution_figure(relevant, irrelevant, title=task_name)
-    return figures
-
-
-def _write(scores: BenchmarkScores) -> None:
-    data = {
-        "digest": scores.digest,
-        "target_means": scores.target_means,
-        "results": {row: result.to_json() for row, result in scores.results.items()},
-    }
-    for row, result in scores.results.items():
-        with write_atomic(scores.folder / f"per-query-{row.split()[0]}.parquet") as part:
-            write_frame(result.per_query, part)
-    with write_atomic(scores.folder / "scores.md") as part:
-        part.write_text(scores.markdown, encoding="utf-8")
-    with write_atomic(scores.folder / "scores.json") as part:  # last: the others are complete where it is there
-        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
-
-
-def _log(project: Project, name: str, scores: BenchmarkScores) -> None:
-    tracker, run_id = tracker_of(project), scores.run.mlflow_run_id
-    for row, result in scores.results.items():
-        values = {**result.metrics, "mean": scores.target_means[row]}
-        tracker.metrics(run_id, {f"{name}/{row.split()[0]}/{task}": value for task, value in values.items()})
-    for figure_name, figure in scores.figures.items():
-        tracker.client.log_figure(run_id, figure, f"figures/{name}/{figure_name}.png")
-    for path in sorted(scores.folder.iterdir()):
-        if path.suffix in (".json", ".md", ".parquet"):
-            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{name}")
-
-
 @dataclass(frozen=True)
 class SeedRun:
     """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
@@ -205,30 +182,24 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
     A training that fails is in the result, and the others go on.
     """
-    runs = []
-    train = project.config.train
+    runs, train = [], project.config.train
     for seed in range(train.seed, train.seed + seeds):
         say(f"seed {seed}")
         config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
-        metrics, failure = {}, ""
+        seeded, metrics, failure = replace(project, config=config), dict[str, float](), ""
         try:
-            metrics = _train_and_score(replace(project, config=config), f"{key}-{seed}", {SEEDS_TAG: key})
+            run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
+            run_training(seeded, run)
+            best_step = close_training(seeded, run)["best_step"]
+            for line in (line for line in read_history(run.folder) if line["step"] == best_step):
+                metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
+            for name in config.evaluation.benchmarks:
+                scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
+                metrics |= {f"{name}/{task}": value for task, value in scored.items()}
         except HapvrError as error:
-            failure = str(error)
+            metrics, failure = {}, str(error)
         runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
     return runs
-
-
-def _train_and_score(project: Project, key: str, tags: Mapping[str, str]) -> dict[str, float]:
-    run = prepare_training(project, key, tags=tags)
-    run_training(project, run)
-    best_step = close_training(project, run)["best_step"]
-    best = [line for line in read_history(run.folder) if line["step"] == best_step]
-    metrics = {name: value for line in best for name, value in line.items() if name.startswith("validation/")}
-    for name in project.config.evaluation.benchmarks:
-        scores = make_benchmark_scores(project, run, name)
-        metrics |= {f"{name}/{task}": value for task, value in scores.results[TRAINED].metrics.items()}
-    return metrics
 
 
 def seeds_text(runs: Sequence[SeedRun]) -> str:

@@ -124,15 +124,13 @@ def import_features(
     *,
     name: str,
     fps: float = 1.0,
-    wanted_ids: Sequence[str] = (),
     shard_videos: int = IMPORT_VIDEOS,
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
 
-    fps: frames per second of the features, which the file does not tell; it dates the frames. wanted_ids: videos that
-    should be there, e.g. a benchmark's; one without a dataset becomes a failed row, as an unusable dataset does, with
-    the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
+    fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a
+    failed row, with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
     Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
     """
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
@@ -144,7 +142,7 @@ def import_features(
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     survey = survey_hdf5(file)
     known = set(survey.video_ids)
-    video_ids = [*survey.video_ids, *(video for video in dict.fromkeys(wanted_ids) if video not in known)]
+    video_ids = list(survey.video_ids)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
     settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
     results = []
@@ -168,8 +166,6 @@ def import_features(
                     columns = frame_columns(video.video_id, times, video.features)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
-        def report(done: int, _total: int, num_frames: int = 0, *, before: int = start) -> None:
-            progress(before + done, len(video_ids), num_frames)
-
-        results.append(build_shard(recipe, video_ids=ids, make=make, progress=report))
+        results.append(build_shard(recipe, video_ids=ids, make=make))
+        progress(start + len(ids), len(video_ids))
     return results

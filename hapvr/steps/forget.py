@@ -43,7 +43,7 @@ from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
 from hapvr.steps.frames import content_digest
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
 from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
@@ -108,7 +108,6 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     return [videos[one] for one in sorted(videos)]
 
 
-@full_disk_is_named("run the command again")
 def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something cannot be reached."""
     root, gone = project.root, frozenset(one.video_id for one in videos)

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.frames import (
     FIELDS,
     INDEX_COLUMNS,
@@ -17,9 +16,8 @@ from hapvr.data.frames import (
 )
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.tensors import frame_columns
-from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
@@ -37,11 +35,10 @@ def make_frames(
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
 
     Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that
-    timed out or crashed are. Raises DataError where features of another sampling would be left behind.
+    timed out or crashed are.
     """
     sampling = project.config.sampling
     shard = project.shard(STAGE, key)
-    _refuse_other_sampling(project, shard)
     videos = project.shard(VIDEOS_STAGE, key).rows()
     good = [row for row in videos if row["status"] == STATUS_OK]
     digests = {row["video_id"]: row["sha256"] for row in good}
@@ -105,19 +102,6 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
     }
     row = index_row(video.video_id, num_frames, message=message, **columns)
     return VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
-
-
-def _refuse_other_sampling(project: Project, frames: Shard) -> None:
-    features = project.shard(FEATURES_STAGE, frames.key)
-    if frames.provenance() is None or features.provenance() is None:
-        return
-    try:
-        frames.require({"sampling": project.config.sampling.identity_fields()})
-    except DataError as error:
-        raise DataError(
-            f"{error}; or, to keep what is there, set another data_root. {features.index_name} was made from these frames: "
-            f"delete it first if all of the shard is to be made again"
-        ) from error
 
 
 def content_digest(videos: Sequence[IndexRow]) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from filelock import FileLock
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
@@ -41,7 +40,7 @@ from hapvr.steps.evaluation import (
 )
 from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs
 from hapvr.steps.project import Project
-from hapvr.steps.training import MODELS, TrainingRun, tracker_of
+from hapvr.steps.training import TrainingRun, tracker_of
 from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"
@@ -71,57 +70,44 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
     compared with again. Raises DataError where there is no champion, which `ensure_baseline` makes.
     """
-    tracker = tracker_of(project)
-    name = project.config.tracking.registered_model
-    lock = project.root.local_path(f"{MODELS}/promotion.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
-        earlier = _earlier(tracker, name, version)
-        if earlier is not None:
-            return earlier
+    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    with project.root.lock("promotion"):
+        champion, tags = champion_of(client, name), version_tags(client, name, version)
+        if champion is not None and DECISION_TAG in tags:  # a repeated run does not undo what people did since
+            before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
+            return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
         for _ in range(MAX_ATTEMPTS):
-            champion = champion_of(tracker.client, name)
+            champion = champion_of(client, name)
             if champion is None:
                 raise DataError(f"registry: {name} has no champion to compare with; register the model again")
             decision = _decide(project, run, version, champion)
-            if champion_of(tracker.client, name) == champion:
+            if champion_of(client, name) == champion:
                 break
         if decision.promoted:
-            set_champion(tracker.client, name, version, how="gate", reason=decision.reason)
-        _record(tracker, name, run, version, decision)
+            set_champion(client, name, version, how="gate", reason=decision.reason)
+        for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
+            client.set_model_version_tag(name, str(version), key, value)
+        decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
+        client.log_text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")
     return decision
-
-
-def _earlier(tracker: Tracker, name: str, version: int) -> Decision | None:
-    """The decision on a version that was decided on before: a repeated run does not undo what people did since."""
-    champion = champion_of(tracker.client, name)
-    tags = version_tags(tracker.client, name, version)
-    if champion is None or DECISION_TAG not in tags:
-        return None
-    return Decision(
-        champion.version == version,
-        f"decided before: {tags.get(REASON_TAG, '')}",
-        tags.get(CHAMPION_TAG, ""),
-        tags.get(CHAMPION_RUN_TAG, ""),
-    )
 
 
 def _decide(project: Project, run: TrainingRun, version: int, champion: Champion) -> Decision:
     number, by_hand = str(champion.version), f"`hapvr models promote {version}`"
-    verdict = None
     if not project.config.evaluation.gate.enabled:
         reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
-    else:
-        try:
-            verdict = _verdict(project, run, champion)
-            word = "promoted" if verdict.passed else "not promoted"
-            reason = f"{word}: against champion version {number}, {verdict.reason}"
-        except HapvrError as error:
-            reason = (
-                f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
-                f"with `hapvr evaluate`, then {by_hand}"
-            )
-    return Decision(verdict is not None and verdict.passed, reason, number, champion.run_id, verdict)
+        return Decision(False, reason, number, champion.run_id)
+    try:
+        verdict = _verdict(project, run, champion)
+    except HapvrError as error:
+        reason = (
+            f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
+            f"with `hapvr evaluate`, then {by_hand}"
+        )
+        return Decision(False, reason, number, champion.run_id)
+    word = "promoted" if verdict.passed else "not promoted"
+    reason = f"{word}: against champion version {number}, {verdict.reason}"
+    return Decision(verdict.passed, reason, number, champion.run_id, verdict)
 
 
 def _verdict(project: Project, run: TrainingRun, champion: Champion) -> Verdict:
@@ -189,13 +175,3 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
         return None
     same = stored.digest == definition_digest(definition)
     return tracker.artifact(run_id, f"{folder}/{SIMILARITIES[TRAINED]}") if same else None
-
-
-def _record(tracker: Tracker, name: str, run: TrainingRun, version: int, decision: Decision) -> None:
-    """Leave the decision on the version and on the run."""
-    client, run_id = tracker.client, run.mlflow_run_id
-    for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
-        if value:
-            client.set_model_version_tag(name, str(version), key, value)
-    decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
-    client.log_text(run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")

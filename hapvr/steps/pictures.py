@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
-from hapvr.data.frames import STAGE, FrameFile, VideoFrames, thumbnail
+from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DataError
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
@@ -20,8 +18,6 @@ FLAT = 8.0
 """Standard deviation of brightness, of 255, below which a frame counts as one colour: black, a fade."""
 LOOKED_AT = 60
 """Frames at most among which the first that shows something is looked for."""
-SIDE_PX = 96
-NUM_FRAMES = 6
 
 
 class StoredPictures:
@@ -60,29 +56,3 @@ class StoredPictures:
 
 def _shows_something(jpeg: bytes) -> bool:
     return float(np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32).std()) >= FLAT
-
-
-def views_sheet(project: Project, key: str, *, num_videos: int = 2) -> tuple[Image.Image, list[str]] | None:
-    """A row per cached view of a shard's first videos: NUM_FRAMES evenly spaced frames, as the networks get them.
-
-    The views are drawn again, as they were for the shard. Returns the picture and what each row shows; None without frames.
-    """
-    from hapvr.networks.views import ViewDrawer, plan_cached_views  # with torch, which serving does without
-
-    config, shard = project.config.views, project.shard(STAGE, key)
-    rows: list[NDArray[np.uint8]] = []
-    names: list[str] = []
-    if shard.provenance() is not None:
-        frames = FrameFile(shard)
-        drawer = ViewDrawer(frames.read, config=config, size_px=project.config.backbone.crop_px)
-        for video_id, plans in list(plan_cached_views(frames.video_ids, config).items())[:num_videos]:
-            for plan in plans:
-                view = drawer.draw(plan)
-                chosen = np.linspace(0, len(view.frames) - 1, NUM_FRAMES).round().astype(int)
-                # [n, 3, S, S] to one row [S, n * S, 3]
-                rows.append(view.frames[chosen].permute(2, 0, 3, 1).flatten(1, 2).numpy())
-                names.append(f"{video_id}: {plan.strength} view, {', '.join(view.operations)}")
-    if not rows:
-        return None
-    picture = Image.fromarray(np.concatenate(rows))
-    return picture.resize((NUM_FRAMES * SIDE_PX, len(rows) * SIDE_PX)), names

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.errors import ConfigError
-from hapvr.files import naming_full_disk
 
 COLLECTION_FILE = "collection.yaml"
 """The configuration of a data root that `hapvr index add` made."""
-
-StepFunction = TypeVar("StepFunction", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -55,17 +51,3 @@ class Project:
     def tracking_uri(self) -> str:
         """The MLflow server of the configuration, or a SQLite file in the data root."""
         return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
-
-
-def full_disk_is_named(hint: str) -> Callable[[StepFunction], StepFunction]:
-    """For a step that writes through several libraries: a full disk becomes a DataError. hint: what to do after making space."""
-
-    def decorate(step: StepFunction) -> StepFunction:
-        @wraps(step)
-        def call(project: Project, *given: Any, **named: Any) -> Any:
-            with naming_full_disk(project.root.url, hint=hint):
-                return step(project, *given, **named)
-
-        return cast(StepFunction, call)
-
-    return decorate

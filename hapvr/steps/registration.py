@@ -30,7 +30,7 @@ from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
@@ -58,7 +58,6 @@ class Registration:
     figure: Figure | None
 
 
-@full_disk_is_named("materialise registered_model again")
 def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
     """Calibrate, bundle, log and register the run's model; it becomes champion if the benchmarks say so.
 

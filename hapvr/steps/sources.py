@@ -29,7 +29,6 @@ from hapvr.data.manifest import (
     read_manifest_shard,
     shard_keys,
     source_of,
-    training_shard_keys,
     write_manifest_shard,
 )
 from hapvr.data.shards import STATUS_OK, Shard
@@ -161,7 +160,7 @@ def _generated(
         videos = project.path(source.path)
         scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
         held_out = f"{source.name}-held-out"
-        before = {name: _known_files(project, name) for name in (train, held_out)}
+        before = {name: frozenset(row.uri for row in _known(project, {name})) for name in (train, held_out)}
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
         used = frozenset(path_of_text(entry.uri) for entry in entries)
         found = split_user_videos(
@@ -179,17 +178,15 @@ def _generated(
         yield ResolvedSource.of_folder(name, split, folder / name / "videos")
 
 
-def _known_files(project: Project, source: str) -> frozenset[str]:
-    """Where the videos of a source are, as far as the manifest has them."""
-    keys = [key for key in shard_keys(project.root) if source_of(key) == source]
-    return frozenset(row.uri for key in keys for row in read_manifest_shard(project.root, key))
+def _known(project: Project, sources: Collection[str]) -> Iterator[ManifestRow]:
+    """The videos that the manifest has of these sources."""
+    for key in (key for key in shard_keys(project.root) if source_of(key) in sources):
+        yield from read_manifest_shard(project.root, key)
 
 
 def is_away(project: Project, name: str) -> bool:
     """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
-    root, names = project.root, {f"{name}{part}" for part in PARTS}
-    keys = [key for key in shard_keys(root) if source_of(key) in names]
-    rows = [row for key in keys for row in read_manifest_shard(root, key) if not is_remote(row.uri)]
+    rows = [row for row in _known(project, {f"{name}{part}" for part in PARTS}) if not is_remote(row.uri)]
     return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
 
 
@@ -221,16 +218,17 @@ def read_scenes(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """shards and training_shards: all keys there are, old and new; counts: videos by source; offer: digest of what the sources
-    held just before, see `snapshot_sources`."""
+    """shards: all keys there are, old and new; offer: digest of what the sources held just before, see `snapshot_sources`."""
 
     shards: tuple[str, ...]
-    training_shards: tuple[str, ...]
     new_shards: tuple[str, ...]
-    counts: dict[str, int]
     num_ignored: int
     digest: str
     offer: str
+
+    @property
+    def done(self) -> bool:
+        return bool(self.new_shards)
 
 
 def _follow_moves(project: Project) -> None:
@@ -338,9 +336,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         rows_now = manifest_table(project.root).to_pylist()
     return ManifestResult(
         tuple(shard_keys(project.root)),
-        tuple(training_shard_keys(project.root)),
         tuple(new_shards),
-        dict(sorted(Counter(row["source"] for row in rows_now).items())),
         num_ignored,
         hashlib.sha256(json.dumps(rows_now).encode()).hexdigest(),
         offer,

@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
-from hapvr.steps.project import Project, full_disk_is_named
+from hapvr.steps.project import Project
 from hapvr.train.run_folder import (
     CONFIG_NAME,
     FAILURE_NAME,
@@ -54,12 +56,8 @@ NOT_TRAINED = (
 )
 STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
+DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
-
-
-@dataclass(frozen=True)
-class _Current:
-    key: str
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,6 @@ def has_training_data(project: Project, key: str) -> bool:
     return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
 
-@full_disk_is_named("run again")
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing inputs, and as
     `check_evaluation` does, before there is any run."""
@@ -203,36 +200,30 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
     return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, hint=hint))
 
 
-def current_run(project: Project) -> TrainingRun:
-    """The run whose training ended last. Raises DataError if there is none yet."""
-    if not project.root.exists(CURRENT_NAME):
-        raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
-    return _run_of_key(project, current_key(project.root))
-
-
 def current_key(root: DataRoot) -> str:
     """The key of the run whose training ended last. Raises DamagedError if CURRENT_NAME names a run that does not exist."""
-    path = root.local_path(CURRENT_NAME)
-    hint = f"train again, or write the key of a run below {path.parent} into it"
-    key = read_json_as(path, _Current, hint=hint).key
-    if not RUN_KEY.fullmatch(key) or not path.with_name(key).is_dir():
-        raise DamagedError(f"{path} names the run {key!r:.120}, which is not there; {hint}")
+    key, models = str(root.read_json(CURRENT_NAME).get("key")), root.local_path(MODELS)
+    if not RUN_KEY.fullmatch(key) or not (models / key).is_dir():
+        raise DamagedError(
+            f"{root.local_path(CURRENT_NAME)} names the run {key!r:.120}, which is not there; train again, or write the key "
+            f"of a run below {models} into it"
+        )
     return key
 
 
-def trained_run(project: Project, key: str) -> TrainingRun:
-    """The run of this key if it has trained a model, else the current one.
+def trained_run(project: Project, key: str = "") -> TrainingRun:
+    """The run of this key if it has trained a model, else the one whose training ended last.
 
-    So a chain evaluates and registers what it trained, also where another training has ended meanwhile.
+    So a chain evaluates and registers what it trained, also where another training has ended meanwhile. Raises DataError if
+    there is none yet.
     """
-    if RUN_KEY.fullmatch(key) and project.root.exists(f"{MODELS}/{key}/{RESULT_NAME}"):
-        return _run_of_key(project, key)
-    return current_run(project)
-
-
-def _run_of_key(project: Project, key: str) -> TrainingRun:
-    run = TrainingRun(key, project.root.local_path(f"{MODELS}/{key}"), "")
-    return replace(run, mlflow_run_id=read_record(run.folder)["mlflow_run_id"])
+    root = project.root
+    if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{RESULT_NAME}")):
+        if not root.exists(CURRENT_NAME):
+            raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
+        key = current_key(root)
+    folder = root.local_path(f"{MODELS}/{key}")
+    return TrainingRun(key, folder, read_record(folder)["mlflow_run_id"])
 
 
 def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: str) -> None:
@@ -292,12 +283,16 @@ class PendingData:
 
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
+
+    def has_features(key: str) -> bool:
+        return project.shard(FEATURES_STAGE, key).provenance() is not None
+
     keys = training_shard_keys(project.root)
-    new = [key for key in keys if _has_features(project, key) and has_training_data(project, key)]
+    new = [key for key in keys if has_features(key) and has_training_data(project, key)]
     no_model, changed = not project.root.exists(CURRENT_NAME), False
     if not no_model:
         try:
-            run = current_run(project)
+            run = trained_run(project)
             record = read_record(run.folder)
             changed = _training_digest(load_config(run.folder / CONFIG_NAME)) != _training_digest(project.config)
             new = [key for key in new if key not in record["shards"]]
@@ -306,9 +301,9 @@ def pending_data(project: Project) -> PendingData:
             no_model, changed = True, False
     num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     evaluation = project.config.evaluation
-    names = {*evaluation.benchmarks, *([evaluation.validation] if evaluation.validation else [])}
+    names = filter(None, (*evaluation.benchmarks, evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})
-    awaited = tuple(key for key in read if not _has_features(project, key))
+    awaited = tuple(key for key in read if not has_features(key))
     return PendingData(tuple(new), num_videos, changed, no_model, awaited)
 
 
@@ -317,5 +312,20 @@ def _training_digest(config: Config) -> str:
     return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
 
 
-def _has_features(project: Project, key: str) -> bool:
-    return project.shard(FEATURES_STAGE, key).provenance() is not None
+def remove_old_trainings(project: Project) -> list[str]:
+    """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts; returns their keys.
+
+    Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a
+    server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers.
+    """
+    days, root = project.config.retention.run_days, project.root
+    if days is None or not root.list_folders(MODELS):
+        return []
+    tracker, serving = tracker_of(project), serving_index(root)
+    used = {current_key(root) if root.exists(CURRENT_NAME) else "", *Path(serving.model if serving else "").parts}
+    old = {run_id: key for run_id, key in tracker.removable(time.time() - days * DAY_S).items() if key not in used}
+    for key in filter(RUN_KEY.fullmatch, old.values()):
+        if not root.local_path(f"{MODELS}/{key}").is_symlink():
+            root.delete_folder(f"{MODELS}/{key}")
+    tracker.remove(list(old))
+    return list(old.values())

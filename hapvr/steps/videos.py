@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +47,22 @@ def make_videos(
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
-    away = _away(project, shard, rows)
-    states = {video_id: file_state(row) for video_id, row in rows.items()} | away
+    found = shard.find()
+    before = found.rows() if found else []
+    states, away = {video_id: file_state(row) for video_id, row in rows.items()}, {}
+    usable = {row["video_id"] for row in before if row["status"] == STATUS_OK}
+    gone = [one for one in usable & rows.keys() if states[one].endswith(" missing")]
+    if found is not None and gone and is_away(project, source_of(shard.key)):
+        states |= (away := {one: found.provenance.inputs[one] for one in gone})
+    unread = frozenset(
+        row["video_id"]
+        for row in before
+        if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
+    )
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        for row in _look(project, [rows[video_id] for video_id in video_ids], again=_undecodable(shard)):
+        # what was fetched and could not be read is fetched again
+        for row in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
             yield VideoEntry(row)
 
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
@@ -67,16 +78,6 @@ def make_videos(
         index_columns=VIDEO_COLUMNS,
     )
     return build_shard(recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress)
-
-
-def _away(project: Project, shard: Shard, rows: Mapping[str, ManifestRow]) -> dict[str, str]:
-    """The states that usable videos had which are not there, if that is so of all files of the source."""
-    found = shard.find()
-    usable = {row["video_id"] for row in found.rows() if row["status"] == STATUS_OK} if found else set()
-    gone = [one for one in usable & rows.keys() if file_state(rows[one]).endswith(" missing")]
-    if found is None or not gone or not is_away(project, source_of(shard.key)):
-        return {}
-    return {one: found.provenance.inputs[one] for one in gone}
 
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
@@ -102,16 +103,6 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
         if row["status"] == STATUS_OK and ours and is_itself and file_sha256(path) != row["sha256"]:
             found.append(path)
     return found
-
-
-def _undecodable(shard: Shard) -> frozenset[str]:
-    """Videos that an earlier run fetched and could not read: they are fetched again."""
-    found = shard.find()
-    return frozenset(
-        row["video_id"]
-        for row in (found.rows() if found else ())
-        if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
-    )
 
 
 def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Iterator[IndexRow]:

@@ -79,9 +79,7 @@ def make_views_and_labels(
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
-    made_by = {VIEWS_STAGE: _regions_output, LABELS_STAGE: _embeddings_output}
-    wanted = [made_by[stage](project, key, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
-
+    wanted = [_output(project, key, stage, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
@@ -97,46 +95,35 @@ def make_views_and_labels(
     return dict(zip(outputs, built, strict=True))
 
 
-def _regions_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
-    whitening = load_whitening(project.root)
-    extras_dims = pooled_dims(project, whitening)
-    backbone = open_backbone(project.config.backbone, project.config.device, extras=extras_dims > 0)
-    features = {"features": feature_settings(project, backbone, whitening)}
-    shape = (project.config.views.num_frames, num_rows(project, whitening), whitening.dims)
-    embed = region_embedder(backbone, whitening, project.config.device, extras=extras_dims > 0)
-    recipe = ShardRecipe(
-        shard=project.shard(VIEWS_STAGE, key),
-        settings=_view_settings(project) | features | extras_setting(extras_dims),
-        inputs=inputs,
-        columns=view_fields("regions", shape=shape),
-        index_columns=INDEX_COLUMNS,
-        made_with=embed.environment,
-    )
-    return _Output(recipe, embed)
-
-
-def _embeddings_output(project: Project, key: str, inputs: dict[str, str]) -> _Output:
-    teacher = load_teacher(project.config.teacher, crop_px=project.config.backbone.crop_px)
-    embed = teacher_embedder(teacher, choose_device(project.config.device))
-    recipe = ShardRecipe(
-        shard=project.shard(LABELS_STAGE, key),
-        settings=_view_settings(project) | {"teacher": teacher.settings, "teacher_input": teacher.input},
-        inputs=inputs,
-        columns=view_fields("embeddings", shape=(project.config.views.num_frames, teacher.dims)),
-        index_columns=INDEX_COLUMNS,
-        made_with=embed.environment,
-    )
-    return _Output(recipe, embed)
-
-
-def _view_settings(project: Project) -> dict[str, Any]:
-    config = project.config
-    return {
+def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _Output:
+    config, device = project.config, project.config.device
+    settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
         "sampling": config.sampling.identity_fields(),
         "crop_px": config.backbone.crop_px,
     }
+    if stage == VIEWS_STAGE:
+        whitening = load_whitening(project.root)
+        extras_dims = pooled_dims(project, whitening)
+        backbone = open_backbone(config.backbone, device, extras=extras_dims > 0)
+        name, shape = "regions", [num_rows(project, whitening), whitening.dims]
+        embed = region_embedder(backbone, whitening, device, extras=extras_dims > 0)
+        settings |= {"features": feature_settings(project, backbone, whitening)} | extras_setting(extras_dims)
+    else:
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        name, shape = "embeddings", [teacher.dims]
+        embed = teacher_embedder(teacher, choose_device(device))
+        settings |= {"teacher": teacher.settings, "teacher_input": teacher.input}
+    recipe = ShardRecipe(
+        shard=project.shard(stage, key),
+        settings=settings,
+        inputs=inputs,
+        columns=view_fields(name, shape=(config.views.num_frames, *shape)),
+        index_columns=INDEX_COLUMNS,
+        made_with=embed.environment,
+    )
+    return _Output(recipe, embed)
 
 
 def _entries(

@@ -16,40 +16,26 @@ from typing import Any
 import pyarrow as pa
 
 from hapvr.config import WatchList
-from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ConfigError, DamagedError, DataError, VideoError
+from hapvr.errors import ConfigError, DataError, VideoError
 from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
-from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import read_rows, stamp, write_rows
-from hapvr.search.index import digest_of
 from hapvr.search.marks import read_marks
 from hapvr.search.match import printable
 from hapvr.steps.alerts import AlertOutbox
+from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
-from hapvr.steps.searcher import Searcher, SearchOptions, search_fingerprint
+from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.video.pictures import is_picture
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
+_SPAN = ("query_start_s", "query_end_s", "video_start_s", "video_end_s", "query_covered", "video_covered")
 SCHEMA = pa.schema(
     [
-        ("watch_list", pa.string()),
-        ("query", pa.string()),
-        ("video_id", pa.string()),
-        ("query_sha256", pa.string()),
-        ("video_sha256", pa.string()),
-        ("similarity", pa.float64()),
-        ("probability", pa.float64()),
-        ("query_start_s", pa.float64()),
-        ("query_end_s", pa.float64()),
-        ("video_start_s", pa.float64()),
-        ("video_end_s", pa.float64()),
-        ("query_covered", pa.float64()),
-        ("video_covered", pa.float64()),
-        ("verdict", pa.string()),
-        ("model", pa.string()),
-        ("since", pa.string()),
+        *((name, pa.string()) for name in ("watch_list", "query", "video_id", "query_sha256", "video_sha256")),
+        *((name, pa.float64()) for name in ("similarity", "probability", *_SPAN)),
+        *((name, pa.string()) for name in ("verdict", "model", "since")),
     ]
 )
 """since: when the pair was found first, ISO 8601, UTC."""
@@ -74,9 +60,7 @@ class WatchMatches:
     """table: matches of one shard, see SCHEMA. failed: query -> why it could not be used. done: False if the matches were
     there already. announced: messages that were new to the outbox."""
 
-    key: str
     table: pa.Table
-    place: str
     done: bool
     announced: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -97,16 +81,15 @@ def make_watch_matches(
     only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
     """
-    root, queries, place = project.root, watch_queries(project), _place(key)
+    root, queries, place = project.root, watch_queries(project), rows_place(STAGE, key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
     failed: dict[str, str] = {}
     with root.lock(f"{STAGE}/{key}"):
-        table = _stored(root, place)
-        done = table is None or stamp(table, "fingerprint") != wanted
-        if table is None or done:
+        table = read_rows(root, place, SCHEMA, damaged=True)
+        if done := stamp(table) != wanted:
             within = searcher.within(key)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            since = {} if table is None else {_event(row): row["since"] for row in table.to_pylist()}
+            since = {_event(row): row["since"] for row in table.to_pylist()}
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
@@ -123,49 +106,23 @@ def make_watch_matches(
             write_rows(root, place, table, fingerprint="" if failed else wanted)
     wished = project.config.watch.webhook is not None and not searcher.scorer.warning
     announced = AlertOutbox(root).put(_messages(table)) if wished else 0
-    return WatchMatches(key, table, place, done, announced, failed)
+    return WatchMatches(table, done, announced, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks
     for it. Raises as `watch_queries` does."""
-    queries, root = watch_queries(project), project.root
-    if not queries or not root.exists(CURRENT):
-        return {}
-    current, asked = current_index(root), _asked(project, queries)
-    found = {}
-    for key, digest in sorted(current.shards(root).items()):
-        wanted = search_fingerprint(STAGE, project, current, key, digest, **asked)
-        stored = _stored(root, _place(key))
-        if stored is None or stamp(stored, "fingerprint") != wanted:
-            found[key] = digest_of([wanted, current.since])
-    return found
+    queries = watch_queries(project)
+    return outdated_shards(project, STAGE, SCHEMA, **_asked(project, queries)) if queries else {}
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
-    found = [_stored(project.root, _place(key)) for key in project.root.list_folders(STAGE)]
-    rows = [row for table in found if table is not None for row in table.to_pylist()]
+    places = [rows_place(STAGE, key) for key in project.root.list_folders(STAGE)]
+    rows = [row for place in places for row in read_rows(project.root, place, SCHEMA, damaged=True).to_pylist()]
     return sorted(
         rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
     )
-
-
-def check_watch_matches(root: DataRoot, key: str) -> None:
-    """Raise DamagedError if the matches of a shard cannot be read."""
-    read_rows(root, _place(key), SCHEMA, hint="run `hapvr watch` again")
-
-
-def _stored(root: DataRoot, place: str) -> pa.Table | None:
-    """Matches; None where there are none, or where they are damaged and have to be made again."""
-    try:
-        return read_rows(root, place, SCHEMA, hint="run `hapvr watch` again")
-    except DamagedError:
-        return None
-
-
-def _place(key: str) -> str:
-    return f"{STAGE}/{key}/rows.parquet"
 
 
 def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
@@ -203,26 +160,15 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
     rows = []
     for match in within.search(query.path, options).matches:
-        first = match.segments[0] if match.segments else None
-        rows.append(
-            {
-                "watch_list": query.watch_list.name,
-                "query": query.name,
-                "video_id": match.reference,
-                "query_sha256": query.sha256,
-                "video_sha256": within.collection.metadata.of(match.reference).sha256,
-                "similarity": match.similarity,
-                "probability": match.probability,
-                "query_start_s": first and first.query_start_s,
-                "query_end_s": first and first.query_end_s,
-                "video_start_s": first and first.reference_start_s,
-                "video_end_s": first and first.reference_end_s,
-                "query_covered": match.query_covered,
-                "video_covered": match.reference_covered,
-                "verdict": match.verdict,
-                "model": within.model,
-            }
-        )
+        span: tuple[float | None, ...] = (None,) * 4
+        if match.segments:
+            one = match.segments[0]
+            span = one.query_start_s, one.query_end_s, one.reference_start_s, one.reference_end_s
+        row: dict[str, Any] = dict(zip(_SPAN, (*span, match.query_covered, match.reference_covered), strict=True))
+        row |= {name: getattr(match, name) for name in ("similarity", "probability", "verdict")}
+        row |= {"watch_list": query.watch_list.name, "query": query.name, "query_sha256": query.sha256}
+        sha256 = within.collection.metadata.of(match.reference).sha256
+        rows.append(row | {"video_id": match.reference, "video_sha256": sha256, "model": within.model})
     return rows
 
 

@@ -55,46 +55,55 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
     later do not move it, since all features would have to be made again. A few videos give fewer dimensions than
     `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
-    with project.root.lock(STAGE):
-        return _make(project, training_shard_keys(project.root), progress)
-
-
-def _make(project: Project, shards: list[str], progress: Progress) -> WhiteningResult:
-    config = project.config
-    backbone = open_backbone(config.backbone, config.device)
-    settings = {
-        "whitening": config.whitening.model_dump(mode="json"),
-        "backbone": backbone.settings,
-        "crop_px": config.backbone.crop_px,
-        "sampling": config.sampling.identity_fields(),
-    }
-    inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
-    found = _stored_provenance(project.root)
-    if found is not None and IMPORTED in found.settings:
-        return WhiteningResult(_imported(project), found, done=False)
-    if found is not None and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings)):
-        unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
-        if unchanged:
-            try:
-                stored = load_whitening(project.root)
-                if stored.dims == config.whitening.dims or inputs == found.inputs or project.root.exists(TRAINED):
-                    return WhiteningResult(stored, found, done=False)
-            except DamagedError as error:
-                warnings.warn(f"{error}. It is fitted again, on the same shards", stacklevel=3)
+    config, root = project.config, project.root
+    with root.lock(STAGE):
+        shards = training_shard_keys(root)
+        backbone = open_backbone(config.backbone, config.device)
+        settings = {
+            "whitening": config.whitening.model_dump(mode="json"),
+            "backbone": backbone.settings,
+            "crop_px": config.backbone.crop_px,
+            "sampling": config.sampling.identity_fields(),
+        }
+        inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
+        found = None
+        try:
+            found = whitening_provenance(root)
+            stored = None if found is None else load_whitening(root)
+        except DamagedError as error:
+            if found is not None and IMPORTED in found.settings:
+                raise
+            warnings.warn(f"{error}. It is fitted again", stacklevel=2)
+            stored = None
+        if found is not None and stored is not None and IMPORTED in found.settings:
+            if stored.dims != config.whitening.dims:
+                raise DataError(
+                    f"whitening: the imported one has {stored.dims} dimensions, whitening.dims is {config.whitening.dims}; "
+                    "import it again with --dims, or change the configuration"
+                )
+            return WhiteningResult(stored, found, done=False)
+        if (
+            found is not None
+            and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings))
+            and all(inputs.get(key) == digest for key, digest in found.inputs.items())
+        ):
+            if stored is None:  # a damaged one is fitted on the same shards
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
-    regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
-    dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
-    if dims < config.whitening.dims:
-        warnings.warn(
-            f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
-            "sure; more videos give more, as long as no model is trained",
-            stacklevel=3,
-        )
-    whitening = fit_whitening(regions, dims=dims)
-    environment_ = environment() | {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
-    provenance = Provenance(STAGE, settings, inputs, environment_)
-    save_whitening(project.root, whitening, provenance)
+            elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists(TRAINED):
+                return WhiteningResult(stored, found, done=False)
+        regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
+        dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
+        if dims < config.whitening.dims:
+            warnings.warn(
+                f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
+                "sure; more videos give more, as long as no model is trained",
+                stacklevel=2,
+            )
+        whitening = fit_whitening(regions, dims=dims)
+        counts = {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
+        provenance = Provenance(STAGE, settings, inputs, environment() | counts)
+        save_whitening(root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)
 
 
@@ -137,25 +146,6 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     center, eigenvectors, eigenvalues = parts
     whitening = Whitening(center, eigenvectors, eigenvalues)
     return replace(whitening, eps=0.0) if of_vvs else whitening
-
-
-def _stored_provenance(root: DataRoot) -> Provenance | None:
-    """None while there is none; a damaged one counts as none, since fitting makes it again."""
-    try:
-        return whitening_provenance(root)
-    except DamagedError as error:
-        warnings.warn(f"{error}. It counts as missing", stacklevel=3)
-        return None
-
-
-def _imported(project: Project) -> Whitening:
-    whitening = load_whitening(project.root)
-    if whitening.dims != project.config.whitening.dims:
-        raise DataError(
-            f"whitening: the imported one has {whitening.dims} dimensions, whitening.dims is "
-            f"{project.config.whitening.dims}; import it again with --dims, or change the configuration"
-        )
-    return whitening
 
 
 def _sample_regions(project: Project, shards: list[str], embed: Embed, progress: Progress) -> NDArray[np.float32]:

@@ -87,27 +87,11 @@ def test_evaluate_normalizes_against_a_source(
         }
     level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
     pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(tmp_path / "normalized.parquet")
-    again = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "normalized.parquet", "--json")
-    assert again.json["metrics"] == pytest.approx(normalized["metrics"])
-
-
-def test_evaluate_measures_segments(scored: Scored, own_test: Path, tmp_path: Path) -> None:
-    """Copies whose time is as it was are found from begin to end; the table holds what was measured."""
-    network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=32)
-    folder = save_network(network, tmp_path / "plain", metadata={})
-    done = scored("--segments", "--json", model=folder)
-    assert done.code == 0, done.error
-    found = done.json["segments"]
-    definition = load_definition(own_test)
-    assert found["metrics"]["num_true"] == len(definition.segments) > 0
-    assert set(found["by_edit"]) == set(definition.videos.filter(pl.col("role") == "database")["edit"]) - {"none"}
-    assert found["metrics"]["found_rate"] > 0.5
-    assert found["metrics"]["begin_error"] <= 1
-    assert 0 < found["metrics"]["f1"] <= 1
-    text = scored("--segments", "--normalize", "own-train", "--bootstrap", 20, model=folder).out
-    assert f"| all | {len(definition.segments)} |" in text
+    text = scored("--normalize", "own-train", "--bootstrap", 20).out
     assert "| own-test (strict), normalised scores |" in text
     assert "95 % interval over queries" in text
+    again = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "normalized.parquet", "--json")
+    assert again.json["metrics"] == pytest.approx(normalized["metrics"])
 
 
 def test_evaluate_frozen_counts_the_videos_of_its_manifest(call: Call, tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ REGISTRY = ("--tracking-uri", "sqlite:///data/mlflow/mlflow.db")
 
 READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("benchmarks", "list"): ((), "fivr-200k"),
-    ("benchmarks", "show"): (("svd",), "svd"),
     ("duplicates",): (CONFIG, "group"),
     ("evaluate",): (("--benchmark", "svd", "--similarities", "similarities.parquet"), "mAP"),
     ("index", "status"): (CONFIG, "holds    11 videos"),

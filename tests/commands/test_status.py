@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import hapvr.health
 from hapvr.data.manifest import shard_keys
 from hapvr.errors import ConfigError
 from hapvr.health import health
@@ -51,9 +52,10 @@ def test_what_needs_a_person_is_found_and_told_once(
         make_videos(project, key)
     config, root = tmp_path / "config.yaml", project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
-    settings = project.config.stored() | {"watch": {"webhook": webhook, "min_free_bytes": 0}}
+    settings = project.config.stored() | {"watch": {"webhook": webhook}}
     settings["automation"]["enabled"] = True
     write_settings(config, settings)
+    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
     first = register_bundle(project, tmp_path / "bundle-0")
     update_index(project, search_model(project))
     fine = call("status", "--config", config, "--tell", "--json")
@@ -66,8 +68,8 @@ def test_what_needs_a_person_is_found_and_told_once(
     root.write_json("watch/tick.json", {"time_s": time.time() - 86_400})
     videos = project.path(project.config.sources[0].path)
     os.rename(videos, tmp_path / "away")
-    settings["watch"] |= {"min_free_bytes": 2**62, "max_index_hours": 1e-9}
-    write_settings(config, settings)
+    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 2**62)
+    monkeypatch.setattr(hapvr.health, "MAX_INDEX_HOURS", 1e-9)
     for _ in range(3):
         assert call("status", "--config", config, "--tell").code == 1
     wanted = ["automation_stopped", "disk_low", "index_old", "source_lost"]
@@ -79,8 +81,7 @@ def test_what_needs_a_person_is_found_and_told_once(
 
     os.rename(tmp_path / "away", videos)
     note_tick(project)
-    settings["watch"] |= {"min_free_bytes": 0}
-    write_settings(config, settings)
+    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
     rollback(tracker_of(project).client, "hapvr", reason="it is worse")
     opened = Project.open(config)
     assert health(opened).concerns == []

@@ -21,10 +21,10 @@ def test_verify_names_and_repairs(call: Call, small_project: Project, clips_fold
     key = shard_keys(small_project.root)[0]
     path = root / f"features/{key}/data.parquet"
     whole = path.read_bytes()
-    before = call("verify", "--root", root)
+    before = call("verify", "--config", config)
     assert before.code == 0, [line for line in before.out.splitlines() if ": ok" not in line]
     path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
-    found = call("verify", "--root", root, "--json")
+    found = call("verify", "--config", config, "--json")
     assert found.code == 1
     (damaged,) = [one for one in found.json["files"] if one["state"] != "ok"]
     assert (damaged["kind"], damaged["key"], damaged["state"]) == ("features", key, "damaged")

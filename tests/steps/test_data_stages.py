@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from hapvr.data.frames import FrameFile
-from hapvr.data.manifest import read_manifest, shard_keys
+from hapvr.data.manifest import read_manifest
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
-from hapvr.errors import DataError
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
@@ -45,19 +44,6 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
     assert all(torch.equal(a.frames, b.frames) for a, b in zip(first, second, strict=True))
     assert views.read(video_id).shape == (3, 4, 9, 32)
-
-
-def test_other_sampling_under_existing_features_is_refused(small_project: Project) -> None:
-    """Frames that features were made from are not replaced by a changed configuration; the message says what to do."""
-    sampling = small_project.config.sampling.model_copy(update={"fps": 2.0})
-    changed = Project(
-        small_project.config.model_copy(update={"sampling": sampling}), small_project.root, small_project.folder
-    )
-    key = shard_keys(small_project.root)[0]
-    before = small_project.shard("frames", key).digest()
-    with pytest.raises(DataError, match=r"sampling\.fps: wanted 2\.0, found 1\.0.* set another data_root"):
-        make_frames(changed, key)
-    assert small_project.shard("frames", key).digest() == before
 
 
 def test_only_what_changed_is_made_again(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from hapvr.steps.duplicates import (
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
-    outdated_duplicates,
+    outdated_groups,
+    outdated_pairs,
 )
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
@@ -90,12 +91,12 @@ def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathF
     """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
     folder = tmp_path_factory.mktemp("grown")
     videos, changed = folder / "videos", copied(project.folder, folder, videos=True, **MINIMUM)
-    assert outdated_duplicates(changed).uncompared == {}
+    assert outdated_pairs(changed) == {}
     assert not any(make_all(changed))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
     shutil.copy(videos / "other 1.mp4", videos / "z same bytes.mp4")
     index(changed, searchable / "bundle-0")
-    assert len(outdated_duplicates(changed).uncompared) == 1
+    assert len(outdated_pairs(changed)) == 1
     assert sum(make_all(changed)) == 1
     return changed
 
@@ -147,7 +148,7 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
 
     def grouped() -> list[str]:
         members = make_duplicate_groups(grown, searcher)
-        assert outdated_duplicates(grown).groups == ""
+        assert outdated_groups(grown) == ""
         return sorted(member.video_id for member in members)
 
     before = grouped()
@@ -171,17 +172,16 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
 
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
     """Pairs of the model before do not count; its index that comes back asks for them under another name."""
-    before = outdated_duplicates(grown)
-    assert before.uncompared == {}
+    assert outdated_pairs(grown) == {}
     assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
     first = Searcher.open(grown).current.model
     update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
+    assert list(outdated_pairs(grown)) == Searcher.open(grown).collection.shards()
     assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
     assert all(make_all(grown))
-    assert outdated_duplicates(grown).uncompared == {}
+    assert outdated_pairs(grown) == {}
     update_index(grown, search_model(grown, first))
-    assert list(outdated_duplicates(grown).uncompared) == Searcher.open(grown).collection.shards()
+    assert list(outdated_pairs(grown)) == Searcher.open(grown).collection.shards()
 
 
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
@@ -195,6 +195,6 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
     index(grown, Path(searcher.current.model))
     assert pair not in kinds(grown)
-    assert list(outdated_duplicates(grown).uncompared) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
+    assert list(outdated_pairs(grown)) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}

@@ -35,13 +35,13 @@ def hdf5_file(tmp_path: Path) -> Path:
 
 
 def test_import_features_keeps_every_value_and_counts_every_loss(hdf5_file: Path, tmp_path: Path) -> None:
-    """Features come back to half precision; every dataset and every wanted id is a row."""
+    """Features come back to half precision; every dataset is a row."""
     root = DataRoot(tmp_path / "data")
-    done = import_features(root, hdf5_file, name="set", fps=2.0, wanted_ids=["a", "gone"], shard_videos=4)
+    done = import_features(root, hdf5_file, name="set", fps=2.0, shard_videos=4)
     shards = [one.shard for one in done]
     assert [shard.key for shard in shards] == ["set-00000", "set-00001", "set-00002"]
     reasons = Counter(reason for shard in shards for reason in shard.index()["reason"])
-    assert reasons == {"": 5, "missing": 1, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
+    assert reasons == {"": 5, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
     store = FeatureStore(root, [shard.key for shard in shards])
     found = dict(store.read(GOOD))
     with h5py.File(hdf5_file) as content:

@@ -30,7 +30,7 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicates import duplicate_pairs, outdated_duplicates
+from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs
 from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
@@ -201,7 +201,7 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert answers(project) == before
     assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
     assert not any(outdated(project).get(name) for name in ("frame_descriptors", "search_index"))
-    assert outdated_duplicates(project).uncompared.keys() == {shard}
+    assert outdated_pairs(project).keys() == {shard}
     assert {one.state for one in verify_root(project.root)} == {"ok"}
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         for key in shards_of(project, CHAIN[name]):

@@ -10,8 +10,7 @@ import pytest
 
 from hapvr.registry.versions import promote, register
 from hapvr.steps.project import Project
-from hapvr.steps.retention import remove_old_trainings
-from hapvr.steps.training import tracker_of
+from hapvr.steps.training import remove_old_trainings, tracker_of
 from tests.registry.empty_store import new_store
 from tests.steps.data_projects import folder_settings, open_project
 

@@ -84,7 +84,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert AlertOutbox(project.root).counts() == (0, len(found))
     for name in ("text.mp4", "gone.mp4"):
         (watched.folder / "queries" / name).unlink()
-    assert set(unwatched_shards(project)) == {one.key for one in made}
+    assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
     since = {row["video_id"]: row["since"] for row in all_matches(project)}
     assert all(since.values())
     assert all(one.done and not one.announced for one in compare(project))
@@ -92,7 +92,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert unwatched_shards(project) == {}
     with pytest.MonkeyPatch.context() as another_way:
         another_way.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
-        assert set(unwatched_shards(project)) == {one.key for one in made}
+        assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
     make_feature_data(project)

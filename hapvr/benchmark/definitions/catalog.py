@@ -24,13 +24,13 @@ from hapvr.benchmark.definition import (
     CLIPS,
     EXCLUSION_SCHEMA,
     LABEL_SCHEMA,
+    SEGMENT_SCHEMA,
     TASKS,
     VIDEO_SCHEMA,
     BenchmarkDefinition,
     tasks_of,
 )
 from hapvr.benchmark.definitions.published import read_svd, read_vcdb
-from hapvr.benchmark.segments import SEGMENT_SCHEMA
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame

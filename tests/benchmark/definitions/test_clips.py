@@ -45,7 +45,7 @@ def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):
     [
         ({"labels": [("a b.mp4", "z.mp4", "ND")]}, "labels.reference_id are not in its database"),
         ({"labels": [("a b.mp4", "sub/c.mp4", "ND")] * 2}, "labels are given twice"),
-        ({"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]}, "1 are no stretch of time"),
+        ({"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]}, "1 segments are no stretch of time"),
         ({"labels": [("a b.mp4", "sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
     ],
 )
