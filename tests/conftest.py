@@ -242,7 +242,7 @@ def open_small_project(clips: Path, folder: Path) -> Project:
 
 def make_feature_data(project: Project) -> list[str]:
     """All stages up to features; returns the shards of the training split."""
-    from hapvr.data.manifest import read_manifest, training_shard_keys
+    from hapvr.data.manifest import training_shard_keys
     from hapvr.steps.features import make_features
     from hapvr.steps.frames import make_frames
     from hapvr.steps.sources import make_manifest
@@ -256,7 +256,7 @@ def make_feature_data(project: Project) -> list[str]:
     make_whitening(project)
     for key in manifest.shards:
         make_features(project, key)
-    return training_shard_keys(read_manifest(project.root))
+    return training_shard_keys(project.root)
 
 
 def make_data(project: Project) -> None:

@@ -234,8 +234,10 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    for connection in () if ended else opened:
+    if ended:
+        return ended[0]
+    for connection in opened:
         if connection.sock is not None:
             with suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-    return ended[0] if ended else f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
