@@ -113,7 +113,7 @@ def update_collection(project: Project, bar: Bar) -> Collection:
         ensure_baseline(project, progress=progress)
     for name in ("frame_descriptors", "search_index"):
         run(name)
-    calibrated, groups = Searcher.open(project).scorer.calibration is not None, []
+    calibrated, groups = Searcher.open(project).evidence is not None, []
     if calibrated:
         run("duplicate_pairs")
         groups = run("duplicate_groups")

@@ -54,7 +54,7 @@ def search(
     min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
+        typer.Option(help="Share of matches among candidates, in (0, 1). Default: as in the fitted searches."),
     ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
@@ -146,7 +146,7 @@ def duplicates(
     from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
-    from hapvr.steps.searcher import UNCALIBRATED, Searcher
+    from hapvr.steps.searcher import UNSURE, Searcher
     from hapvr.tables import export_table
 
     _check_out(out)
@@ -161,18 +161,16 @@ def duplicates(
 
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
-    calibration, warnings = searcher.scorer.calibration, list(searcher.warnings)
-    if calibration is None:
-        warnings.append(f"only files of the same bytes are listed: {UNCALIBRATED}")
-    for key in searcher.collection.shards() if calibration is not None else ():
+    warnings = list(searcher.warnings)
+    if searcher.evidence is None:
+        warnings.append(f"only files of the same bytes are listed; {UNSURE}")
+    for key in searcher.collection.shards() if searcher.evidence is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [
-            verdict_of(calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file) for pair in found
-        ]
+        verdicts = [verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file) for pair in found]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
     else:
         made = make_duplicate_groups(project, searcher)

@@ -1,4 +1,5 @@
-"""Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order.
+"""Feature shards: one row of region features [9, D] fp16 and the perceptual hash per frame, the rows of a video contiguous and
+in time order.
 
 With `features.pooled` a row also has the frame's pooled vector before whitening, [C] fp16, and its magnitude, float32.
 """
@@ -28,6 +29,8 @@ STAGE = "features"
 POOLED, MAGNITUDE = EXTRAS_COLUMNS = ("pooled", "magnitude")
 EXTRAS_SETTING = "pooled"
 """In the settings of shards that have these columns; it does not change their regions."""
+HASH_SETTING = "hash"
+"""In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
@@ -39,20 +42,27 @@ def fields(*, num_regions: int, dims: int, extras_dims: int = 0) -> tuple[pa.Fie
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("frame_index", pa.int32(), nullable=False),
         pa.field("timestamp_s", pa.float64(), nullable=False),
+        pa.field("hash", pa.uint64(), nullable=False),
         tensor_field("regions", shape=(num_regions, dims), dtype="float16"),
         *extras_fields(extras_dims),
     )
 
 
 def feature_columns(
-    video_id: str, regions: npt.NDArray[np.floating], timestamps_s: Sequence[float], *extras: npt.NDArray[np.floating]
+    video_id: str,
+    regions: npt.NDArray[np.floating],
+    timestamps_s: Sequence[float],
+    *extras: npt.NDArray[np.floating],
+    hashes: npt.NDArray[np.uint64] | None = None,
 ) -> Columns:
     """The rows of one video, column by column in the order of `fields`.
 
-    regions: [T, R, D]; timestamps_s: T seconds; extras: pooled [T, C] and magnitude [T], where the shard has them.
+    regions: [T, R, D]; timestamps_s: T seconds; extras: pooled [T, C] and magnitude [T], where the shard has them. hashes:
+    [T]; None where the frames are not at hand.
     """
     count = len(regions)
-    return [video_id] * count, range(count), timestamps_s, regions, *extras
+    known = np.zeros(count, np.uint64) if hashes is None else hashes
+    return [video_id] * count, range(count), timestamps_s, known, regions, *extras
 
 
 class FeatureFile:
@@ -67,6 +77,7 @@ class FeatureFile:
         """C of the pooled vectors that `regions` appends, 0 for none."""
         self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
+        self._hashes = VideoRows(shard, ["hash"], file=file, places=places)
         columns = ["regions", *(EXTRAS_COLUMNS if extras else ())]
         self._regions = VideoRows(shard, columns, file=file, places=places)
 
@@ -92,6 +103,10 @@ class FeatureFile:
                 f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
             )
         return times
+
+    def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
+        """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
+        return np.asarray(self._hashes.read(video_id, first, last).column("hash"), np.uint64)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
@@ -174,7 +189,7 @@ def extras_setting(extras_dims: int) -> dict[str, bool]:
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of features that determine the regions."""
-    return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
+    return {name: value for name, value in settings.items() if name not in (EXTRAS_SETTING, HASH_SETTING)}
 
 
 def stored_extras_dims(shard: Shard, file: pq.ParquetFile, *, required: bool) -> int:

@@ -33,8 +33,6 @@ from hapvr.networks.whitening import Whitening, whitening_from_bytes, whitening_
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
     BACKBONE_FILE,
-    CALIBRATION_FILE,
-    CARD_FILE,
     FORMAT_VERSION,
     HINT,
     NETWORK_FOLDER,
@@ -44,6 +42,7 @@ from hapvr.scorer.description import (
     WHITENING_FILE,
     Description,
     random_weights_warning,
+    write_calibration,
 )
 from hapvr.settings import ScoresDtype, ServingConfig, explain
 from hapvr.video.settings import SamplingConfig
@@ -57,7 +56,7 @@ Part = TypeVar("Part")
 class BundleParts:
     """What a bundle is assembled from.
 
-    card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
+    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
     `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
 
@@ -68,7 +67,6 @@ class BundleParts:
     serving: ServingConfig = field(default_factory=ServingConfig)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    card: str = ""
     warning: str = ""
     onnx: Mapping[str, Any] | None = None
     onnx_folder: Path | None = None
@@ -87,10 +85,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         save_file(state, folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
     if parts.calibration is not None:
-        values = dataclasses.asdict(parts.calibration)
-        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    if parts.card:
-        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
+        write_calibration(folder, parts.calibration)
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,

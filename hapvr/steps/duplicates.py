@@ -23,7 +23,6 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
-from hapvr.search.content_area import content_area, noise_level
 from hapvr.search.duplicates import (
     HINT,
     DuplicatePair,
@@ -46,6 +45,7 @@ from hapvr.search.match import coverage, thin, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
+from hapvr.video.content_area import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
@@ -54,11 +54,11 @@ GROUPS_PLACE = "duplicate_groups/groups.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
 )
-PAIRS_VERSION = 2
+PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 ALIGNED_FRAMES = 64
 """Frames of a common part, evenly apart, whose course is compared."""
-KEEP_VERSION = 3
+KEEP_VERSION = 4
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 UNSURE = "it is not sure that these are copies, so no copy is named to keep"
@@ -205,8 +205,7 @@ def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[
         None
         if member.medoid
         else verdict_of(
-            searcher.scorer.calibration,
-            member.similarity,
+            member.probability,
             mark=marks.verdict(member.metadata.sha256, medoids[member.group]) or "",
             same_file=member.metadata.sha256 == medoids[member.group],
         )
@@ -304,7 +303,7 @@ def _stored_groups(root: DataRoot) -> str:
 
 def _compare_marked(project: Project, searcher: Searcher) -> None:
     """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
-    if searcher.scorer.calibration is None:
+    if searcher.evidence is None:
         return
     root, contents, network = project.root, _contents(searcher), searcher.current.digest
     before = _undamaged(root, MARKED_PLACE)
@@ -360,7 +359,7 @@ def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], sea
         first_sha256=metadata.of(first).sha256,
         second_sha256=metadata.of(second).sha256,
         similarity=found.similarity,
-        probability=searcher.calibration.probability(found.similarity),
+        probability=searcher.probability(found) or 0.0,
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=starts[0],

@@ -14,7 +14,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, feature_columns, fields
+from hapvr.data.features import (
+    HASH_SETTING,
+    INDEX_COLUMNS,
+    ROW_GROUP_ROWS,
+    STAGE,
+    extras_setting,
+    feature_columns,
+    fields,
+)
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
@@ -29,6 +37,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
@@ -68,23 +77,26 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, choose_device(project.config.device), extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        wanted, times = frozenset(video_ids), deque[Sequence[float]]()
+        wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
 
         def clips() -> Iterator[tuple[str, Tensor]]:
             reader = open_frames(project, key)
             for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
                 video = reader.read(video_id)
-                times.append(video.timestamps_s)
+                shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
                 yield video_id, crops(video.jpegs, backbone.crop_px)
 
         for video_id, values in embed_in_batches(clips(), embed):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             regions, *extras = separate_extras(values, extras_dims)
-            yield VideoEntry(row, feature_columns(video_id, regions, times.popleft(), *extras), len(values))
+            times, hashes = shown.popleft()
+            yield VideoEntry(row, feature_columns(video_id, regions, times, *extras, hashes=hashes), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
+        settings=feature_settings(project, backbone, whitening)
+        | extras_setting(extras_dims)
+        | {HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=project.config.backbone.num_regions, dims=whitening.dims, extras_dims=extras_dims),
         index_columns=INDEX_COLUMNS,

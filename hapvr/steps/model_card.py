@@ -15,6 +15,7 @@ from hapvr.networks.weights import packaged_origin
 from hapvr.registry.versions import CHAMPION, LINEAGE_FILE, champion_of, data_digest, decision_of
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
 from hapvr.scorer.description import random_weights_warning
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.calibration import FRAME_QUANTILE, ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
@@ -33,12 +34,14 @@ def model_card(
     scores: Mapping[str, Mapping[str, Any]],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
+    evidence: EvidenceModel | str,
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
     warning: str,
 ) -> str:
     """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; checks: of the calibration on
-    benchmarks; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
+    benchmarks; evidence: of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its
+    first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
     parts = [
@@ -54,6 +57,8 @@ def model_card(
         _metrics(scores),
         "## Calibration",
         _calibration(calibrated, checks),
+        "## Searches",
+        searches_text(evidence),
         "## Limits",
         "\n".join(f"- {line}" for line in _limits(project, scores, calibrated, onnx) if line),
         "## Use",
@@ -104,6 +109,19 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
                 ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
             ),
         ]
+    )
+
+
+def searches_text(evidence: EvidenceModel | str) -> str:
+    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
+    if isinstance(evidence, str):
+        return f"Ranked by similarity alone, without probabilities: {evidence}."
+    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
+    return (
+        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
+        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
+        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
+        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
     )
 
 

@@ -54,6 +54,7 @@ from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, 
 from hapvr.steps.features import feature_settings
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
+from hapvr.video.hashes import HASH_VERSION
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 KEPT_MODELS = 1
@@ -92,7 +93,8 @@ def make_descriptors(
                 embedded.float().cpu().numpy(), blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY
             )
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
-            yield VideoEntry(row, descriptor_columns(video_id, found, timestamps_s), len(regions))
+            columns = descriptor_columns(video_id, found, timestamps_s, file.hashes(video_id))
+            yield VideoEntry(row, columns, len(regions))
 
     return build_shard(
         _recipe(project, key, model, blank),
@@ -115,6 +117,7 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         "model": model.digest,
         "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
+        "hash": HASH_VERSION,
         "blank": state_sha256({"blank": torch.from_numpy(blank)}) if len(blank) else "",
     }
     return ShardRecipe(

@@ -18,8 +18,8 @@ from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import is_untrained, read_description
+from hapvr.scorer.description import is_untrained, read_description, read_evidence
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.videos import is_picture
@@ -42,7 +42,7 @@ STALE_SHOWN = 3
 Timed = Callable[[str], AbstractContextManager[object]]
 """Given the name of a part of a search, measures how long a block takes."""
 
-UNCALIBRATED = "the model has no calibration, so it does not say how sure it is"
+UNSURE = "unsure: the model was fitted on no searches, so it does not say how sure it is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class SearchOptions:
     """What a search is to give. Raises ArgumentError for values out of range.
 
     top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
-    a calibration for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the calibration's.
+    evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: that of the fitted searches.
     segments: whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
     """
 
@@ -116,6 +116,7 @@ class Searcher(SearchEngine):
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
             candidates=settings.candidates,
+            evidence=read_evidence(folder),
             project=project,
             current=current,
             indexed=index.shard_digests(),
@@ -157,12 +158,11 @@ class Searcher(SearchEngine):
         """Of the model, as people read it."""
         return f"{self.model}, untrained" if self.untrained else self.model
 
-    @property
-    def calibration(self) -> Calibration:
-        """Raises DataError from a model without one."""
-        if self.scorer.calibration is None:
-            raise DataError(f"search: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
-        return self.scorer.calibration
+    def require_evidence(self) -> EvidenceModel:
+        """How the model weighs what a search knows. Raises DataError from a model that was fitted on no searches."""
+        if self.evidence is None:
+            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
+        return self.evidence
 
     def search(
         self, query: str | Path, options: SearchOptions | None = None, *, access: Access | None = None
@@ -170,7 +170,7 @@ class Searcher(SearchEngine):
         """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
 
         access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
-        ArgumentError for a minimal probability where the model has no calibration.
+        ArgumentError for a minimal probability where the model gives none.
         """
         return self.answer(self.read(query, access=access), options or SearchOptions())
 
@@ -222,8 +222,8 @@ class Searcher(SearchEngine):
         if self.damage:
             raise DamagedError(self.damage[0])
         scorer, fps = self.scorer, self.scorer.sampling.fps
-        if options.min_probability > 0 and scorer.calibration is None:
-            raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
+        if options.min_probability > 0 and self.evidence is None:
+            raise ArgumentError(f"min_probability: {UNSURE}")
         part = query.features
         if options.part is not None:
             part = cut(part, options.part, name=query.name, fps=fps)
@@ -256,40 +256,35 @@ class Searcher(SearchEngine):
                     mark=said,
                     marked_by=by,
                     marked_since=since,
-                    verdict=verdict_of(
-                        scorer.calibration,
-                        candidate.similarity,
-                        mark=said,
-                        same_file=same_file,
-                        inner_picture=candidate.view > 0,
-                        prior=options.prior,
-                    ),
+                    verdict=verdict_of(probability, mark=said, same_file=same_file)
+                    or ("unsure" if candidate.view and self.evidence else None),
                     same_file=same_file,
                     inner_picture=candidate.view > 0,
                 )
             )
-        calibration = scorer.calibration
+        evidence = self.evidence
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
             matches=tuple(matches),
             seconds=seconds,
-            prior=None if calibration is None else (options.prior or calibration.prior),
+            prior=None if evidence is None else (options.prior or evidence.prior),
             compared=len(candidates),
             videos=self.num_videos,
             warnings=(*self.warnings, *_lost_warning(lost)),
             model=self.model,
             untrained=self.untrained,
-            precision=None if calibration is None else DEFAULT_PRECISION,
+            precision=None if evidence is None else DEFAULT_PRECISION,
         )
 
     def find_copies(
         self, video_id: str, *, least_probability: float
     ) -> list[tuple[ScoredCandidate, tuple[Segment, ...]]]:
-        """Other videos that share footage with one of the collection, the most similar first, and the common parts.
+        """Other videos that share footage with one of the collection, the likeliest first, and the common parts.
 
-        None for a video that shows nothing. Raises DataError from a model without calibration.
+        None for a video that shows nothing. Raises DataError as `require_evidence` does.
         """
+        self.require_evidence()
         query = self.scorer.embed(self.collection.whole(video_id))
         try:
             candidates, _ = self.score(query, self.shortlist(query, allowed=_allowed("", video_id)))
@@ -298,13 +293,14 @@ class Searcher(SearchEngine):
         return [
             (candidate, self.segments(query, candidate))
             for candidate in candidates
-            if self.calibration.probability(candidate.similarity) >= least_probability
+            if (self.probability(candidate) or 0.0) >= least_probability
         ]
 
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
         query = self.scorer.embed(self.collection.whole(video_id))
-        scores, lost = self.score(query, [Candidate(video_id=other, votes=0.0, windows=())])
+        found = self.shortlist(query, allowed=lambda one: one == other)
+        scores, lost = self.score(query, found or [Candidate(video_id=other, votes=0.0, windows=())])
         if lost:
             raise DataError(lost[other])
         return scores[0], self.segments(query, scores[0])
@@ -341,8 +337,8 @@ class Searcher(SearchEngine):
         )
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
-        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
-        _ = self.calibration  # there must be one, or nobody knows what is a match
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and as `require_evidence` does."""
+        self.require_evidence()  # without it nobody knows what is a match
         if key not in self.indexed:
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
         return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
@@ -352,13 +348,13 @@ class Searcher(SearchEngine):
     ) -> Iterator[tuple[ScoredCandidate, float | None, Mark | None, bool]]:
         """Candidates that may be shown, with their probability, mark, and whether they are the query's own file: what people
         said comes before the model."""
-        marks, calibration = read_marks(self.project.root), self.scorer.calibration
+        marks = read_marks(self.project.root)
         for one in candidates:
             content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
             same_file = content != "" and content == query.sha256
-            probability = None
-            if calibration is not None and (same_file or not one.view):
-                probability = 1.0 if same_file else calibration.probability(one.similarity, prior=options.prior)
+            probability = self.probability(one, prior=options.prior)
+            if probability is not None and (same_file or one.view):
+                probability = 1.0 if same_file else None  # it is fitted on whole pictures
             mark = marks.of(query.sha256, content) if query.sha256 else None
             unlikely = (probability or 0.0) < options.min_probability
             if not unlikely if mark is None else mark.verdict == "match":

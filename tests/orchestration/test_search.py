@@ -16,6 +16,8 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import log_model, promote, register, rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import complete_bundle
+from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark
@@ -32,6 +34,19 @@ from tests.steps.search_projects import copied_project, network_folder, with_rea
 pytestmark = pytest.mark.slow
 
 
+SURE = EvidenceModel(
+    weights=dict.fromkeys(FEATURES, 0.0),
+    intercept=9.0,
+    usual=(0.0, 0.0, 0.0),
+    prior=0.5,
+    penalty=1.0,
+    brier=0.0,
+    num_matches=10,
+    num_others=10,
+    num_groups=10,
+)
+
+
 def registered(project: Project, *, seed: int, calibrated: Calibration | None = None) -> int:
     """A version of the project's model with a network of this seed, on the project's own features."""
     tracker = tracker_of(project)
@@ -45,6 +60,7 @@ def registered(project: Project, *, seed: int, calibrated: Calibration | None = 
         calibration=calibrated,
     )
     bundle = with_real_weights(write_bundle(project.folder / f"bundle-{seed}", parts))
+    complete_bundle(bundle, evidence="not fitted" if calibrated is None else SURE, card="")
     assert load_network(bundle / "network")
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
@@ -151,7 +167,7 @@ def test_duplicates_follow_the_index_and_marks(searched: tuple[Project, dg.Dagst
         assert materialize(instance, asset, shard="own-test-00000").success
         assert "a benchmark made of the collection's videos" in str(shown(instance, asset)["reason"])
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
-    assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
+    assert "fitted on no searches" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
 
     promote(client, "hapvr", registered(project, seed=1, calibrated=sure_of_all()), reason="second")

@@ -16,6 +16,7 @@ from hapvr.networks.backbone import center_crop, load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import complete_bundle
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.seeding import numpy_rng, torch_rng
@@ -82,7 +83,7 @@ def make_bundle(
             frames=[crops[:3], crops[3:9]],
             features=[],
         )
-    return write_bundle(
+    bundle = write_bundle(
         folder / "bundle",
         BundleParts(
             network_folder=save_network(network, folder / "network", metadata={}),
@@ -90,8 +91,10 @@ def make_bundle(
             whitening=whitening,
             sampling=SAMPLING,
             calibration=calibration,
-            card=card,
             onnx=record,
             onnx_folder=folder / "exported" if onnx else None,
         ),
     )
+    if card:
+        complete_bundle(bundle, evidence="", card=card)
+    return bundle

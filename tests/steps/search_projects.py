@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
@@ -16,10 +18,11 @@ from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.description import SCORER_FILE
+from hapvr.scorer.description import SCORER_FILE, complete_bundle
+from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
-from hapvr.seeding import torch_rng
+from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -53,6 +56,18 @@ def calibration() -> Calibration:
     )
 
 
+def evidence() -> EvidenceModel:
+    """As if matches had similarities about 0.8, others about 0.2, and three of ten frames with near hashes."""
+    rng = numpy_rng(0, "evidence")
+    is_match, searches = np.arange(20) % 4 == 0, []
+    for _ in range(20):
+        features = np.zeros((20, len(FEATURES)))
+        features[:, FEATURES.index("similarity")] = np.where(is_match, 0.8, 0.2) + rng.uniform(-0.1, 0.1, 20)
+        features[:, FEATURES.index("hashes_aligned")] = is_match * rng.uniform(0.0, 0.6, 20)
+        searches.append((features, is_match))
+    return fit_evidence(searches, [f"video {number}" for number in range(20)], source={"benchmark": "made up"})
+
+
 def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
     """A similarity network of seeded weights, as `--model` takes it."""
     network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
@@ -76,7 +91,7 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
         )
-    return write_bundle(
+    bundle = write_bundle(
         folder / f"bundle-{seed}",
         BundleParts(
             network_folder=place,
@@ -88,6 +103,8 @@ def bundle_of(project: Project, folder: Path, *, seed: int = 0, calibrated: bool
             onnx_folder=folder / "exported" if onnx else None,
         ),
     )
+    complete_bundle(bundle, evidence=evidence() if calibrated else "not fitted", card="")
+    return bundle
 
 
 def with_real_weights(bundle: Path) -> Path:

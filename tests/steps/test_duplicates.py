@@ -24,7 +24,7 @@ from hapvr.steps.duplicates import (
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.searcher import UNCALIBRATED, Searcher
+from hapvr.steps.searcher import UNSURE, Searcher
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights
@@ -140,7 +140,7 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
     assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == [
         (row["video_id"], row["keep"]) for row in members
     ]
-    assert f"only files of the same bytes are listed: {UNCALIBRATED}" in answer["warnings"]
+    assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
     make_all(grown)
 
 

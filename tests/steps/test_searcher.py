@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -97,8 +98,21 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     best = searcher.search(clip).matches[0]
     file = project.folder / "videos" / "long.mp4"
     assert best.similarity == pytest.approx(searcher.scorer.score(clip, file), abs=2e-3)
-    assert searcher.scorer.calibration is not None
-    assert best.probability == pytest.approx(searcher.scorer.calibration.probability(best.similarity))
+    assert best.verdict == "match"
+
+
+def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Path) -> None:
+    """The network is given other regions, as if an edit had undone all that it looks at; the pictures are the long clip's."""
+    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[10:26])))
+    regions = np.resize(searcher.collection.whole("in/other 1.mp4").regions, query.features.regions.shape)
+    found = {}
+    for hashes in (query.features.hashes, np.zeros(16, np.uint64)):
+        blind = replace(query, features=replace(query.features, regions=regions, hashes=hashes))
+        answer = searcher.answer(blind, SearchOptions())
+        found[bool(hashes.any())] = next(match for match in answer.matches if match.reference == "in/long.mp4")
+    assert found[True].similarity == found[False].similarity < 0.7
+    assert found[False].verdict != "match"
+    assert (found[True].verdict, found[True].rank <= 2) == ("match", True)
 
 
 def test_parts_from_two_places_are_two_segments(
