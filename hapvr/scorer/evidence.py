@@ -23,12 +23,15 @@ Feature = Literal[
     "num_hashes",
     "votes",
     "num_votes",
+    "whole_picture",
 ]
 """What is known of a candidate, see `hapvr.search.evidence`."""
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 
 RELATIVE: tuple[Feature, ...] = ("similarity", "votes", "num_votes")
 """What counts by how much it exceeds the median of the query's candidates: some queries look like everything."""
+ROUNDS = 3
+"""How often the views that say most are chosen by the weights fitted before."""
 FEW = 20
 """Fewer candidates are filled up to this number with what is usual, since most of them may be matches."""
 
@@ -64,10 +67,14 @@ class EvidenceModel:
     num_groups: Count
     source: Mapping[str, Any] = field(default_factory=dict)
 
+    def contributions(self, features: Floats) -> Floats:
+        """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of FEATURES, of all candidates of one
+        view of a query."""
+        return _relative(features, self.usual) * np.array([self.weights[name] for name in FEATURES])
+
     def log_odds(self, features: Floats) -> Floats:
-        """[N] of features [N, F] in the order of FEATURES, of all candidates of one query."""
-        weights = np.array([self.weights[name] for name in FEATURES])
-        return np.asarray(_relative(features, self.usual) @ weights + self.intercept, np.float64)
+        """[N] of the features of `contributions`."""
+        return np.asarray(self.contributions(features).sum(axis=1) + self.intercept, np.float64)
 
     def probability(self, log_odds: float, *, prior: float | None = None) -> float:
         """In [0, 1]. prior: share of matches among the candidates that are asked about, in (0, 1); None: as among the fitted
@@ -79,26 +86,29 @@ class EvidenceModel:
 def fit_evidence(
     searches: Sequence[tuple[Floats, NDArray[np.bool_]]], groups: Sequence[str], *, source: Mapping[str, Any]
 ) -> EvidenceModel:
-    """Fit on the candidates of searches: features [N, F] in the order of FEATURES, and which are matches [N]. groups: what
-    each search is for.
+    """Fit on the candidates of searches: features [V, N, F] in the order of FEATURES, not a number where a view does not have a
+    video among its candidates, and which are matches [N]. groups: what each search is for.
 
-    The penalty is chosen by groups: all searches of a group are either fitted or predicted. Raises ArgumentError for too few
-    groups, matches or other candidates, and for features that are not finite.
+    A candidate counts by the view that says most for it, as in answers. The penalty is chosen by groups: all searches of a group
+    are either fitted or predicted. Raises ArgumentError for too few groups, matches or other candidates.
     """
     is_match = np.concatenate([np.zeros(0, bool), *(found for _, found in searches)])
     number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
     counts = int(is_match.sum()), int((~is_match).sum())
-    finite = all(np.isfinite(found).all() for found, _ in searches)
-    if min(counts) < MIN_PAIRS or len(number_of) < MIN_GROUPS or not finite:
+    if min(counts) < MIN_PAIRS or len(number_of) < MIN_GROUPS:
         raise ArgumentError(
             f"evidence: {len(number_of)} videos searched for, with {counts[0]} matches and {counts[1]} others among their "
-            f"candidates; wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each, all finite"
+            f"candidates; wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each"
         )
-    medians = [np.median(found[:, _PLACES], axis=0) for found, _ in searches if len(found)]
-    usual = tuple(np.mean(medians, axis=0).tolist())
-    features = np.concatenate([_relative(found, usual) for found, _ in searches])
+    views = [view[:, _PLACES] for found, _ in searches for view in found if not np.isnan(view).all()]
+    usual = tuple(np.mean([np.nanmedian(view, axis=0) for view in views], axis=0).tolist())
+    relative = [np.stack([_relative(view, usual) for view in found]) for found, _ in searches]
+    target, weights = is_match.astype(np.float64), np.eye(len(FEATURES))[0]
+    for _ in range(ROUNDS):
+        features = np.concatenate([_best_views(found, weights) for found in relative])
+        weights, _ = fit_logistic(features, target, penalty=PENALTIES[0])
     folds = [number_of[name] % FOLDS for name in groups]
-    target, fold = is_match.astype(np.float64), np.repeat(folds, [len(found) for found, _ in searches])
+    fold = np.repeat(folds, [len(found) for _, found in searches])
     held_out = {}
     for penalty in PENALTIES:
         logits = np.zeros(len(target))
@@ -127,8 +137,15 @@ _PLACES = [FEATURES.index(name) for name in RELATIVE]
 
 
 def _relative(features: Floats, usual: Sequence[float]) -> Floats:
-    """Features of one search, those of RELATIVE less their medians."""
-    filled = np.concatenate([features[:, _PLACES], np.tile(np.asarray(usual), (max(FEW - len(features), 0), 1))])
+    """Features of one view of a search, those of RELATIVE less their medians."""
+    known = features[~np.isnan(features).any(axis=1)][:, _PLACES]
+    filled = np.concatenate([known, np.tile(np.asarray(usual), (max(FEW - len(known), 0), 1))])
     relative = features.copy()
     relative[:, _PLACES] -= np.median(filled, axis=0)
     return relative
+
+
+def _best_views(relative: Floats, weights: Floats) -> Floats:
+    """[N, F], of features [V, N, F] those of the view that says most."""
+    said = np.nan_to_num(relative @ weights, nan=-np.inf)
+    return np.asarray(relative[said.argmax(axis=0), np.arange(relative.shape[1])], np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -111,23 +111,36 @@ class SearchEngine:
 
         views: of `VideoScorer.views`. allowed, and errors: as of `shortlist`, where no view says anything, and of `score`.
         """
-        scored: list[ScoredCandidate] = []
+        scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
+        best: dict[str, ScoredCandidate] = {}
+        for one in sorted(chain.from_iterable(scored), key=_order):
+            best.setdefault(one.video_id, one)
+        return list(best.values()), lost
+
+    def score_views(
+        self,
+        views: Sequence[EmbeddedVideo],
+        *,
+        allowed: Callable[[str], bool] | None = None,
+        deadline: Deadline = NEVER,
+    ) -> tuple[list[list[ScoredCandidate]], dict[str, str]]:
+        """The candidates of each view of a query, none of one that says nothing; else as `find`."""
+        scored: list[list[ScoredCandidate]] = []
         lost: dict[str, str] = {}
         refused: list[VideoError] = []
         for number, view in enumerate(views):
             try:
-                shortlist = self.shortlist(view, allowed=allowed)
+                found, missing = self.score(view, self.shortlist(view, allowed=allowed), deadline, number=number)
             except VideoError as error:
+                if error.reason != "no_picture":
+                    raise
                 refused.append(error)
-                continue
-            found, missing = self.score(view, shortlist, deadline, number=number)
-            scored, lost = [*scored, *found], lost | missing
+                found, missing = [], {}
+            scored.append(found)
+            lost |= missing
         if len(refused) == len(views):
             raise refused[0]
-        best: dict[str, ScoredCandidate] = {}
-        for one in sorted(scored, key=_order):
-            best.setdefault(one.video_id, one)
-        return list(best.values()), lost
+        return scored, lost
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.

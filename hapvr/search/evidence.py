@@ -21,7 +21,7 @@ def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
     similarity: the fine score. hashes_aligned and hashes_shared: shares of the frames that were looked up, or of the video's
     where it has fewer, that have a near hash at one offset, and at any. votes: at the best offset, for each of these frames.
     num_hashes and num_votes: how many frames have a near hash, and vote for that offset, as logarithms, since twenty seconds
-    are a small share of an hour.
+    are a small share of an hour. whole_picture: 1, or 0 where it is an inner picture of the query that was compared.
     """
     rows = [_row(one) for one in candidates]
     return np.array([[row[name] for name in FEATURES] for row in rows], np.float64).reshape(len(rows), len(FEATURES))
@@ -38,4 +38,5 @@ def _row(one: ScoredCandidate) -> dict[str, float]:
         "num_hashes": math.log1p(found.num_hashed),
         "votes": found.votes / asked,
         "num_votes": math.log1p(found.num_voting),
+        "whole_picture": float(one.view == 0),
     }

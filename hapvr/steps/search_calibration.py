@@ -5,7 +5,6 @@ The searches are those of the validation benchmark, or, for the untrained baseli
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,11 +15,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
+from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS
@@ -45,13 +44,15 @@ from hapvr.steps.calibration import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRES
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import source_scenes
-from hapvr.video.frames import encode_jpeg
+from hapvr.video.frames import decode_jpegs, encode_jpeg
 
 MAX_QUERIES = 100
 MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
 """Videos that are searched, and their frames: memory holds the descriptors."""
 EDITED_VIDEOS = 40
 EDITS_EACH = 3
+INNER_EDIT = "picture_in_picture"
+"""What every edited video is also shown in, so that matches by an inner picture are known well enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
 RANKED = 10
@@ -101,19 +102,27 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     ids = [usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]]
     first = dict.fromkeys([*ids, *(other for one in ids for other in sorted(related[one]))])
     engine = _engine(project, bundle, _shard_of(project, dict.fromkeys([*keys, *finished]), first=first))
+    ids = [one for one in ids if one in engine.collection.shard_of]
+    near = {one: {other for middle in (one, *related[one]) for other in related[middle]} | {one} for one in ids}
+    for one in ids:
+        near[one] |= {other for other, scene in scenes.items() if scene == scenes.get(one)}
+    framed = [
+        one for one in ids if project.shard(FRAMES_STAGE, engine.collection.shard_of[one]).provenance() is not None
+    ]
 
     def asked() -> Iterator[Asked]:
-        for one in (one for one in ids if one in engine.collection.shard_of):
-            near = {other for middle in (one, *related[one]) for other in related[middle]}
-            near |= {other for other, scene in scenes.items() if scene == scenes.get(one)} | {one}
-            yield Asked(
-                engine.collection.whole(one),
-                matches=frozenset(matches[one]),
-                hidden=frozenset(near - matches[one]),
-                group=scenes.get(one) or min(near),
-            )
+        for one in ids:
+            group = scenes.get(one) or min(near[one])
+            hidden = frozenset(near[one] - matches[one])
+            yield Asked(engine.collection.whole(one), frozenset(matches[one]), hidden, group)
+        for place, one in enumerate(framed[:EDITED_VIDEOS]):
+            donor = framed[place - 1]
+            for clip, combined in _edited(project, engine, one, donor):
+                hidden = frozenset((near[one] | (near[donor] if combined else set())) - {one})
+                yield Asked(clip, frozenset({one}), hidden, scenes.get(one) or min(near[one]))
 
-    return _fit(list(_searched(engine, asked())), source={"benchmark": name, "videos": engine.num_videos})
+    source = {"benchmark": name, "videos": engine.num_videos, "edited": min(len(framed), EDITED_VIDEOS)}
+    return _fit(list(_searched(engine, asked())), source=source)
 
 
 def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:
@@ -144,12 +153,6 @@ def fit_on_edits(
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
 
-    def frames(video_id: str) -> np.ndarray[Any, Any]:
-        jpegs = open_frames(project, shard_of[video_id]).read(video_id).jpegs
-        first = int(numpy_rng(0, "part", video_id).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
-        shown = [Image.open(io.BytesIO(jpeg), formats=["JPEG"]) for jpeg in jpegs[first : first + EDITED_FRAMES]]
-        return np.stack([np.asarray(frame.convert("RGB").resize(shown[0].size)) for frame in shown])
-
     def asked() -> Iterator[Asked]:
         for number, video_id in enumerate(order):
             progress(number, len(order))
@@ -162,26 +165,41 @@ def fit_on_edits(
             copies = {one.video_id for one in found if one.similarity >= COPY_SIMILARITY or one.candidate.num_aligned}
             others = frozenset(copies - {video_id})
             yield Asked(video, frozenset(), others | {video_id}, video_id)
-            donor_id = order[number - 1]
-            own, donor = frames(video_id), frames(donor_id)
-            kinds = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
-            for kind in kinds:
-                rng = numpy_rng(0, "edit", video_id, str(kind))
-                edited = ALL_EDITS[str(kind)].apply(own, donor, engine.scorer.sampling.fps, rng)
-                hidden = others | ({donor_id} if ALL_EDITS[str(kind)].combines else set())
-                clip = engine.scorer.sampled(list(map(encode_jpeg, edited)))
-                yield Asked(clip, frozenset({video_id}), hidden - {video_id}, video_id)
+            donor = order[number - 1]
+            for clip, combined in _edited(project, engine, video_id, donor):
+                yield Asked(clip, frozenset({video_id}), others | ({donor} if combined else set()), video_id)
 
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
     searches = list(_searched(engine, asked()))
-    similarities = [(one.features[:, FEATURES.index("similarity")], one.is_match) for one in searches]
-    matches = np.concatenate([np.zeros(0), *(found[is_match] for found, is_match in similarities)])
-    others = np.concatenate([np.zeros(0), *(np.sort(found[~is_match])[-RANKED:] for found, is_match in similarities)])
+    matches, others = np.zeros(0), np.zeros(0)
+    for one in searches:
+        whole = one.features[0, :, FEATURES.index("similarity")]
+        matches = np.append(matches, whole[one.is_match & np.isfinite(whole)])
+        others = np.append(others, np.sort(whole[~one.is_match & np.isfinite(whole)])[-RANKED:])
     calibration = None
     if min(len(matches), len(others)) >= MIN_PAIRS:
         threshold = _frame_threshold(engine, order)
         calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
     return _fit(searches, source=source), calibration
+
+
+def _edited(
+    project: Project, engine: SearchEngine, video_id: str, donor_id: str
+) -> Iterator[tuple[SampledFeatures, bool]]:
+    """Edits of a part of a video, one of them with other footage around it, and whether the donor shows in them."""
+    frames, donor = (_frames(project, engine.collection.shard_of[one], one) for one in (video_id, donor_id))
+    drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+    for kind in dict.fromkeys([INNER_EDIT, *drawn.tolist()]):
+        edit = ALL_EDITS[kind]
+        edited = edit.apply(frames, donor, engine.scorer.sampling.fps, numpy_rng(0, "edit", video_id, kind))
+        yield engine.scorer.sampled(list(map(encode_jpeg, edited))), edit.combines
+
+
+def _frames(project: Project, key: str, video_id: str) -> NDArray[np.uint8]:
+    """[N, H, W, 3], a part of a video as it is stored."""
+    jpegs = open_frames(project, key).read(video_id).jpegs
+    first = int(numpy_rng(0, "part", video_id).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
+    return decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1)
 
 
 def _frame_threshold(engine: SearchEngine, ids: Sequence[str]) -> float:
@@ -243,7 +261,8 @@ def _engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> Sear
 
 @dataclass(frozen=True, eq=False)
 class _Searched:
-    """features: [N, F] of the candidates of a search, and which are matches, [N]."""
+    """features: [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate, and
+    which are matches, [N]."""
 
     features: Floats
     is_match: NDArray[np.bool_]
@@ -252,16 +271,19 @@ class _Searched:
 
 def _searched(engine: SearchEngine, searches: Iterable[Asked]) -> Iterator[_Searched]:
     for asked in searches:
-        query = engine.scorer.embed(asked.query)
         try:
-            candidates = engine.shortlist(query, allowed=_not_in(asked.hidden))
+            views, _ = engine.score_views(engine.scorer.views(asked.query), allowed=_not_in(asked.hidden))
         except VideoError:  # it shows nothing
             continue
-        scored, _ = engine.score(query, candidates)
-        others = [one for one in scored if one.video_id not in asked.matches]
-        for shown in (scored, others) if asked.matches else (others,):
-            is_match = np.array([one.video_id in asked.matches for one in shown], bool)
-            yield _Searched(evidence_of(shown), is_match, asked.group)
+        place = {
+            name: number for number, name in enumerate(dict.fromkeys(one.video_id for view in views for one in view))
+        }
+        features = np.full((len(views), len(place), len(FEATURES)), np.nan)
+        for number, found in enumerate(views):
+            features[number, [place[one.video_id] for one in found]] = evidence_of(found)
+        is_match = np.array([name in asked.matches for name in place], bool)
+        for shown in (np.ones_like(is_match), ~is_match)[not asked.matches :]:
+            yield _Searched(features[:, shown], is_match[shown], asked.group)
 
 
 def _fit(searches: Sequence[_Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:

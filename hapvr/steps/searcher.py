@@ -256,8 +256,7 @@ class Searcher(SearchEngine):
                     mark=said,
                     marked_by=by,
                     marked_since=since,
-                    verdict=verdict_of(probability, mark=said, same_file=same_file)
-                    or ("unsure" if candidate.view and self.evidence else None),
+                    verdict=verdict_of(probability, mark=said, same_file=same_file),
                     same_file=same_file,
                     inner_picture=candidate.view > 0,
                 )
@@ -353,8 +352,8 @@ class Searcher(SearchEngine):
             content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
             same_file = content != "" and content == query.sha256
             probability = self.probability(one, prior=options.prior)
-            if probability is not None and (same_file or one.view):
-                probability = 1.0 if same_file else None  # it is fitted on whole pictures
+            if same_file and probability is not None:
+                probability = 1.0
             mark = marks.of(query.sha256, content) if query.sha256 else None
             unlikely = (probability or 0.0) < options.min_probability
             if not unlikely if mark is None else mark.verdict == "match":

@@ -15,7 +15,7 @@ from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.logistic import fit_logistic, log_loss, sigmoid
 from hapvr.seeding import numpy_rng
 
-TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0, 0.0])
+TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0])
 Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -31,13 +31,18 @@ def drawn(seed: int = 0) -> Searches:
     return searches
 
 
+def fitted(searches: Searches, names: list[str]) -> EvidenceModel:
+    """By the whole picture alone."""
+    return fit_evidence([(found[None], is_match) for found, is_match in searches], names, source={"benchmark": "drawn"})
+
+
 def groups(count: int = 40) -> list[str]:
     return [f"video {number % count}" for number in range(40)]
 
 
 @pytest.fixture(scope="module")
 def model() -> EvidenceModel:
-    return fit_evidence(drawn(), groups(), source={"benchmark": "drawn"})
+    return fitted(drawn(), groups())
 
 
 def test_weights_are_those_that_made_the_data_and_never_negative(model: EvidenceModel) -> None:
@@ -62,8 +67,28 @@ def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None
 
 def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) -> None:
     """One match alone, with nothing beside it, is a match still."""
-    match = np.array([[model.usual[0] + 4, 0, 1, 0, model.usual[1], model.usual[2]]])
+    match = np.array([[model.usual[0] + 4, 0, 1, 0, model.usual[1], model.usual[2], 0]])
     assert model.probability(model.log_odds(match)[0]) > 0.95
+
+
+def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -> None:
+    """Each of 20 queries has an inner picture that finds, of no match, something by chance; a video counts by what says most."""
+    rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
+    for _ in range(20):
+        is_match = np.arange(50) < 2
+        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.3
+        views[0, is_match, 0] += 2
+        views[1, 2:8, 0] += 2
+        views[..., whole] = [[1], [0]]
+        views[1, 30:] = np.nan
+        searches.append((views, is_match))
+    model = fit_evidence(searches, groups(20)[:20], source={})
+    assert model.weights["whole_picture"] > 1
+    views, _ = searches[0]
+    assert model.log_odds(views[0])[:2].min() > model.log_odds(views[1, :30])[2:8].max()
+    np.testing.assert_allclose(
+        model.contributions(views[0]).sum(axis=1) + model.intercept, model.log_odds(views[0]), rtol=1e-12
+    )
 
 
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
@@ -99,7 +124,7 @@ def test_too_little_to_fit_on_is_said() -> None:
     nothing = [(features, np.zeros(len(features), bool)) for features, _ in drawn()]
     for searches, names in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
         with pytest.raises(ArgumentError, match="wanted 5 videos and 10 of each"):
-            fit_evidence(searches, names, source={})
+            fitted(searches, names)
 
 
 def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(model: EvidenceModel, tmp_path: Path) -> None:

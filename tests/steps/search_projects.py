@@ -57,14 +57,16 @@ def calibration() -> Calibration:
 
 
 def evidence() -> EvidenceModel:
-    """As if matches had similarities about 0.8, others about 0.2, and three of ten frames with near hashes."""
+    """As if matches had similarities about 0.8, others about 0.2, and three of ten frames with near hashes, and were found by
+    the whole picture."""
     rng = numpy_rng(0, "evidence")
     is_match, searches = np.arange(20) % 4 == 0, []
     for _ in range(20):
         features = np.zeros((20, len(FEATURES)))
         features[:, FEATURES.index("similarity")] = np.where(is_match, 0.8, 0.2) + rng.uniform(-0.1, 0.1, 20)
         features[:, FEATURES.index("hashes_aligned")] = is_match * rng.uniform(0.0, 0.6, 20)
-        searches.append((features, is_match))
+        features[:, FEATURES.index("whole_picture")] = rng.integers(2, size=20) | is_match
+        searches.append((features[None], is_match))
     return fit_evidence(searches, [f"video {number}" for number in range(20)], source={"benchmark": "made up"})
 
 
