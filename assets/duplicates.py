@@ -60,8 +60,8 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_duplicates
+    from hapvr.search.duplicates import GROUPS_PLACE, group_rows
+    from hapvr.steps.duplicates import outdated_duplicates
 
     members, opened = made.result, made.project
     awaited = sorted(outdated_duplicates(opened).uncompared)

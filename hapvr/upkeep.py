@@ -34,12 +34,11 @@ from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import groups_fingerprint, read_pairs
+from hapvr.search.duplicates import GROUPS_PLACE, groups_stamp, read_pairs
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.settings import ScoresDtype, SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
@@ -362,7 +361,7 @@ KINDS: dict[str, Kind] = {
         CHAIN["duplicate_pairs"].run,
     ),
     "duplicate_groups": Kind(
-        _one(GROUPS_PLACE), lambda root, _: groups_fingerprint(root, GROUPS_PLACE), CHAIN["duplicate_groups"].run
+        _one(GROUPS_PLACE), lambda root, _: groups_stamp(root, "fingerprint"), CHAIN["duplicate_groups"].run
     ),
     "watch_matches": Kind(_folders("watch_matches"), check_watch_matches, CHAIN["watch_matches"].run),
     "marks": Kind(_one(MARKS_PLACE), lambda root, _: read_marks(root), advice=ONLY_RECORD),

@@ -54,7 +54,7 @@ def search(
     min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among candidates, in (0, 1). Default: as in the fitted searches."),
+        typer.Option(help="Share of matches among candidates, in (0, 1). Default: by the copies in the collection."),
     ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,

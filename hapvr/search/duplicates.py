@@ -35,6 +35,7 @@ they do: captions, or a picture in its picture."""
 NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins at 4."""
 
+GROUPS_PLACE = "duplicate_groups/groups.parquet"
 HINT = "run `hapvr duplicates` again"
 _TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
@@ -307,10 +308,11 @@ def read_pairs(root: DataRoot, place: str) -> StoredPairs | None:
     return StoredPairs(pairs, stamp(table, "fingerprint"), stamp(table, "network"))
 
 
-def groups_fingerprint(root: DataRoot, place: str) -> str:
-    """The fingerprint of the existing groups; empty where there are none. Raises DamagedError."""
-    table = read_rows(root, place, GROUP_SCHEMA, hint=HINT)
-    return "" if table is None else stamp(table, "fingerprint")
+def groups_stamp(root: DataRoot, name: str) -> str:
+    """The `fingerprint` of the existing groups, or the mean number of `copies` that a video of the collection has in it; empty
+    where there are none. Raises DamagedError."""
+    table = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, hint=HINT)
+    return "" if table is None else stamp(table, name)
 
 
 def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> None:

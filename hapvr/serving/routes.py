@@ -288,7 +288,7 @@ def index(service: ServiceOf) -> Any:
         "precision": None if evidence is None else DEFAULT_PRECISION,
         "since": current.since,
         "recall": current.recall,
-        "prior": None if evidence is None else evidence.prior,
+        "prior": None if evidence is None else found.searcher.prior,
         "warnings": [without_paths(text) for text in found.searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }

@@ -24,6 +24,7 @@ from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
 from hapvr.search.duplicates import (
+    GROUPS_PLACE,
     HINT,
     DuplicatePair,
     GroupMember,
@@ -31,7 +32,7 @@ from hapvr.search.duplicates import (
     best_of_each,
     group_copies,
     group_rows,
-    groups_fingerprint,
+    groups_stamp,
     read_pairs,
     read_rows,
     same_course,
@@ -50,7 +51,6 @@ from hapvr.video.content_area import content_area, noise_level
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"
-GROUPS_PLACE = "duplicate_groups/groups.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
 )
@@ -58,7 +58,7 @@ PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 ALIGNED_FRAMES = 64
 """Frames of a common part, evenly apart, whose course is compared."""
-KEEP_VERSION = 4
+KEEP_VERSION = 5
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 UNSURE = "it is not sure that these are copies, so no copy is named to keep"
@@ -161,7 +161,10 @@ def make_duplicate_groups(project: Project, searcher: Searcher) -> list[GroupMem
         _compare_marked(project, searcher)
         _measure_pictures(project, searcher)
         members = _groups(project, searcher)
-        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=_groups_fingerprint(root, inputs))
+        pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+        copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
+        stamps = {"fingerprint": _groups_fingerprint(root, inputs), "copies": str(copies)}
+        write_rows(root, GROUPS_PLACE, group_rows(members), **stamps)
     return members
 
 
@@ -296,7 +299,7 @@ def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
 
 def _stored_groups(root: DataRoot) -> str:
     try:
-        return groups_fingerprint(root, GROUPS_PLACE)
+        return groups_stamp(root, "fingerprint")
     except DamagedError:  # they are made again
         return ""
 

@@ -26,6 +26,7 @@ from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
+from hapvr.search.duplicates import groups_stamp
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.index import FrameIndex
@@ -36,6 +37,8 @@ from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
 
+ASKED_SHARE = 0.5
+"""Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
 
@@ -50,7 +53,7 @@ class SearchOptions:
     """What a search is to give. Raises ArgumentError for values out of range.
 
     top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
-    evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: that of the fitted searches.
+    evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the collection's, see `Searcher`.
     segments: whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
     """
 
@@ -74,14 +77,17 @@ class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. model: `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage:
-    what is wrong with the files of the index that were checked.
+    version that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE
+    of the queries show something of the collection, and find as many copies of it as its videos have. model:
+    `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage: what is wrong with the files of the
+    index that were checked.
     """
 
     project: Project
     current: CurrentIndex
     indexed: Mapping[str, str]
     follows_registry: bool
+    prior: float
     model: str = ""
     untrained: bool = False
     damage: list[str] = field(default_factory=list)
@@ -103,7 +109,7 @@ class Searcher(SearchEngine):
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
-        shard_of = index.videos()
+        shard_of, copies = index.videos(), float(groups_stamp(root, "copies") or 0.0)
         searcher = Searcher(
             scorer=scorer,
             index=index,
@@ -120,6 +126,7 @@ class Searcher(SearchEngine):
             project=project,
             current=current,
             indexed=index.shard_digests(),
+            prior=min(ASKED_SHARE * (1 + copies) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=model_name(project, model or current.model),
             untrained=is_untrained(folder),
@@ -267,7 +274,7 @@ class Searcher(SearchEngine):
             query_id=query.video_id,
             matches=tuple(matches),
             seconds=seconds,
-            prior=None if evidence is None else (options.prior or evidence.prior),
+            prior=None if evidence is None else (options.prior or self.prior),
             compared=len(candidates),
             videos=self.num_videos,
             warnings=(*self.warnings, *_lost_warning(lost)),
@@ -351,7 +358,7 @@ class Searcher(SearchEngine):
         for one in candidates:
             content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
             same_file = content != "" and content == query.sha256
-            probability = self.probability(one, prior=options.prior)
+            probability = self.probability(one, prior=options.prior or self.prior)
             if same_file and probability is not None:
                 probability = 1.0
             mark = marks.of(query.sha256, content) if query.sha256 else None

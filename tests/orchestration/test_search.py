@@ -20,8 +20,8 @@ from hapvr.scorer.description import complete_bundle
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.torch_bundle import BundleParts, write_bundle
 from hapvr.search.collection import current_index
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark
-from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.model_card import summarize
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model

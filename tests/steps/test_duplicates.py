@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hapvr.cli import app
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
-    GROUPS_PLACE,
     RANDOM_WEIGHTS,
     duplicate_pairs,
     make_duplicate_groups,
