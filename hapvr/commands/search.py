@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,8 +28,11 @@ from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Verdict
+    from hapvr.scorer.segments import Segment
     from hapvr.search.duplicates import DuplicatePair, GroupMember
-    from hapvr.search.match import Match, Part, SearchAnswer
+    from hapvr.search.match import Match, Part, Query, SearchAnswer
+    from hapvr.search.votes import Window
+    from hapvr.steps.explanation import Explanation
 
 OUT_SUFFIXES = (".csv", ".parquet", ".json")
 OutOption = Annotated[Path | None, typer.Option(help=f"Also write the rows to a {', '.join(OUT_SUFFIXES)} file.")]
@@ -59,6 +63,12 @@ def search(
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
     folder: FolderOption = "",
+    explained: Annotated[
+        str | None,
+        typer.Option(
+            "--explain", metavar="ID", help="Instead: what is found of this video, and why it is shown or not."
+        ),
+    ] = None,
     out: OutOption = None,
     as_json: JsonOption = False,
     model: IndexModelOption = None,
@@ -69,10 +79,13 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
     query that cannot be used is a row with an error.
     """
+    from pydantic import TypeAdapter
+
     from hapvr.errors import ArgumentError
     from hapvr.files import write_atomic
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
+    from hapvr.steps.explanation import Explanation, explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
     from hapvr.tables import export_table
 
@@ -91,15 +104,24 @@ def search(
     searcher = Searcher.open(config, overrides=overrides(set_), model=model)
     # a person who types an address may fetch it
     access = Access(hosts=frozenset({ANY_HOST}))
-    asked: list[tuple[str, Callable[[str], SearchAnswer]]] = [
-        *((name, lambda one: searcher.search(one, options, access=access)) for name in names),
-        *((video_id, lambda one: searcher.search_id(one, options)) for video_id in ids or []),
+    asked: list[tuple[str, Callable[[str], Query]]] = [
+        *((name, lambda one: searcher.read(one, access=access)) for name in names),
+        *((video_id, searcher.read_id) for video_id in ids or []),
     ]
+
+    def answered(read: Callable[[str], Query], name: str) -> SearchAnswer:
+        return searcher.answer(read(name), options)
+
+    if explained is not None:
+        found = [explain(searcher, read(name), explained, options) for name, read in asked]
+        values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
+        text = "\n".join(line for one in found for line in _explanation_lines(one))
+        return show({"config": str(config), "explanations": values}, as_json=as_json, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
-        for number, (name, ask) in enumerate(asked):
+        for number, (name, read) in enumerate(asked):
             progress(number, len(asked))
-            answers.append(answer_or_error(name, ask))
+            answers.append(answer_or_error(name, partial(answered, read)))
     values = answer_values(answers)
     if out is not None:
         with write_atomic(out) as part:
@@ -273,6 +295,35 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     return lines
 
 
+def _explanation_lines(found: Explanation) -> list[str]:
+    """What a person reads of why a video is shown or not."""
+    from hapvr.scorer.inner_pictures import IN_A_PART
+
+    lines = [f"query    {found.query}", f"video    {found.video_id}: {found.outcome}"]
+    if found.rank is not None:
+        lines.append(f"rank     {found.rank}  {_chance(found.probability)}")
+    for view in found.views:
+        where, said = IN_A_PART if view.found.view else "in the whole picture", view.found.candidate
+        lines.append(
+            f"view     {where}: {'a' if view.is_candidate else 'no'} candidate, similarity {view.found.similarity:+.3f}; "
+            f"{said.num_voting} of {said.num_asked} frames vote for one offset; "
+            f"{said.num_hashed} of {said.num_asked_hashes} hashes are near, {said.num_aligned} at one offset"
+        )
+        lines += [f"{'':9}votes {one.votes:.2f}  {_times(one)}" for one in said.windows]
+        lines += [f"{'':9}common part  {_times(part)}" for part in view.segments]
+        lines += [f"{'':9}log odds {added:+6.2f}  {name}" for name, added in view.log_odds.items() if added]
+    return lines
+
+
+def _times(part: Segment | Window) -> str:
+    from hapvr.scorer.segments import clock
+
+    return (
+        f"query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}"
+    )
+
+
 def _holds(precision: float | None, prior: float | None) -> str:
     if precision is None or prior is None:
         return ""
@@ -281,7 +332,6 @@ def _holds(precision: float | None, prior: float | None) -> str:
 
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.inner_pictures import IN_A_PART
-    from hapvr.scorer.segments import clock
 
     chance = _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
@@ -292,9 +342,7 @@ def _match_lines(match: Match) -> list[str]:
     verdict = f"{match.verdict or '':<8}"
     lines = [f"{match.rank:>4}  {verdict}  {chance}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"]
     lines += [
-        f"{'':33}query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
-        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  "
-        f"({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
+        f"{'':33}{_times(part)}  ({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
         for part in match.segments
     ]
     return lines

@@ -20,7 +20,7 @@ from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import is_untrained, read_description, read_evidence
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.scorer import NEVER
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.scorer.segments import Segment
 from hapvr.scorer.videos import is_picture
 from hapvr.search import DEFAULT_TOP
@@ -228,22 +228,19 @@ class Searcher(SearchEngine):
         """
         if self.damage:
             raise DamagedError(self.damage[0])
-        scorer, fps = self.scorer, self.scorer.sampling.fps
         if options.min_probability > 0 and self.evidence is None:
             raise ArgumentError(f"min_probability: {UNSURE}")
-        part = query.features
-        if options.part is not None:
-            part = cut(part, options.part, name=query.name, fps=fps)
         with timed("embed"):
-            views, clock = scorer.views(part, deadline), part.clock
+            views = self.views_of(query, options, deadline)
         with timed("find"):
-            candidates, lost = self.find(views, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
+            candidates, lost = self.find(views, allowed=self.allowed(query, options), deadline=deadline)
         wanted = list(islice(self._wanted(candidates, query, options), options.top))
         with timed("segments"):
             located = [
                 self.segments(views[one.view], one, deadline) if options.segments else None for one, *_ in wanted
             ]
-        seconds = clock.times_s[-1] + 1 / fps - clock.times_s[0]
+        times_s = views[0].clock.times_s
+        seconds = times_s[-1] + 1 / self.scorer.sampling.fps - times_s[0]
         matches: list[Match] = []
         for (candidate, probability, mark, same_file), segments in zip(wanted, located, strict=True):
             said, by, since = ("", "", "") if mark is None else (mark.verdict, mark.by, mark.since)
@@ -283,6 +280,19 @@ class Searcher(SearchEngine):
             precision=None if evidence is None else DEFAULT_PRECISION,
         )
 
+    def views_of(self, query: Query, options: SearchOptions, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
+        """`VideoScorer.views` of the part of a query that is asked for. Raises VideoError where it has no frame."""
+        part = query.features
+        if options.part is not None:
+            part = cut(part, options.part, name=query.name, fps=self.scorer.sampling.fps)
+        return self.scorer.views(part, deadline)
+
+    def allowed(self, query: Query, options: SearchOptions) -> Callable[[str], bool] | None:
+        """Which videos may be found, never the query itself; None: all."""
+        if not options.folder and not query.video_id:
+            return None
+        return lambda video_id: video_id.startswith(options.folder) and video_id != query.video_id
+
     def find_copies(
         self, video_id: str, *, least_probability: float
     ) -> list[tuple[ScoredCandidate, tuple[Segment, ...]]]:
@@ -293,7 +303,7 @@ class Searcher(SearchEngine):
         self.require_evidence()
         query = self.scorer.embed(self.collection.whole(video_id))
         try:
-            candidates, _ = self.score(query, self.shortlist(query, allowed=_allowed("", video_id)))
+            candidates, _ = self.score(query, self.shortlist(query, allowed=lambda one: one != video_id))
         except VideoError:
             return []
         return [
@@ -385,12 +395,6 @@ def search_fingerprint(
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint
-
-
-def _allowed(folder: str, itself: str) -> Callable[[str], bool] | None:
-    if not folder and not itself:
-        return None
-    return lambda video_id: video_id.startswith(folder) and video_id != itself
 
 
 def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:
