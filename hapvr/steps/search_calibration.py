@@ -117,8 +117,8 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
             yield Asked(engine.collection.whole(one), frozenset(matches[one]), hidden, group)
         for place, one in enumerate(framed[:EDITED_VIDEOS]):
             donor = framed[place - 1]
-            for clip, combined in _edited(project, engine, one, donor):
-                hidden = frozenset((near[one] | (near[donor] if combined else set())) - {one})
+            for clip, _ in _edited(project, engine, one, donor, [INNER_EDIT]):
+                hidden = frozenset((near[one] | near[donor]) - {one})
                 yield Asked(clip, frozenset({one}), hidden, scenes.get(one) or min(near[one]))
 
     source = {"benchmark": name, "videos": engine.num_videos, "edited": min(len(framed), EDITED_VIDEOS)}
@@ -166,7 +166,10 @@ def fit_on_edits(
             others = frozenset(copies - {video_id})
             yield Asked(video, frozenset(), others | {video_id}, video_id)
             donor = order[number - 1]
-            for clip, combined in _edited(project, engine, video_id, donor):
+            drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+            for clip, combined in _edited(
+                project, engine, video_id, donor, dict.fromkeys([INNER_EDIT, *drawn.tolist()])
+            ):
                 yield Asked(clip, frozenset({video_id}), others | ({donor} if combined else set()), video_id)
 
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
@@ -184,12 +187,11 @@ def fit_on_edits(
 
 
 def _edited(
-    project: Project, engine: SearchEngine, video_id: str, donor_id: str
+    project: Project, engine: SearchEngine, video_id: str, donor_id: str, kinds: Iterable[str]
 ) -> Iterator[tuple[SampledFeatures, bool]]:
-    """Edits of a part of a video, one of them with other footage around it, and whether the donor shows in them."""
+    """A part of a video after each edit of ALL_EDITS, and whether the donor shows in it."""
     frames, donor = (_frames(project, engine.collection.shard_of[one], one) for one in (video_id, donor_id))
-    drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
-    for kind in dict.fromkeys([INNER_EDIT, *drawn.tolist()]):
+    for kind in kinds:
         edit = ALL_EDITS[kind]
         edited = edit.apply(frames, donor, engine.scorer.sampling.fps, numpy_rng(0, "edit", video_id, kind))
         yield engine.scorer.sampled(list(map(encode_jpeg, edited))), edit.combines

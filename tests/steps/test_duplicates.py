@@ -71,7 +71,13 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     members = make_duplicate_groups(project, Searcher.open(project))
     assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
     assert {(member.keep, member.reason) for member in members} == {(False, RANDOM_WEIGHTS)}
+    prior = Searcher.open(project).prior
     project.root.delete(GROUPS_PLACE)
+    alone = Searcher.open(project)
+    assert alone.prior == pytest.approx(0.5 / alone.num_videos)
+    pairs = duplicate_pairs(project, alone, min_probability=0.5)
+    copies = sum(2 * pair.probability for pair in pairs) / alone.num_videos
+    assert prior == pytest.approx((1 + copies) * alone.prior) > alone.prior
     bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
     members = make_duplicate_groups(project, Searcher.open(project, model=str(with_real_weights(bundle))))
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
