@@ -26,8 +26,8 @@ from hapvr.search.evidence import evidence_of
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 
-FORMAT = 4
-"""Version of the scores: pairs and matches stored with another version are compared again. 4: hashes, inner pictures of the
+FORMAT = 5
+"""Version of the scores: pairs and matches stored with another version are compared again. 5: hashes, inner pictures of the
 query, and an order by all evidence."""
 
 QUERY_FRAMES = 120

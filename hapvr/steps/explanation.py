@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hapvr.errors import DataError, VideoError
 from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.segments import Segment
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.evidence import evidence_of
 from hapvr.search.match import Query
-from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
 
 
@@ -50,14 +48,7 @@ def explain(searcher: Searcher, query: Query, video_id: str, options: SearchOpti
     for number, (view, found) in enumerate(zip(views, scored, strict=True)):
         names = [one.video_id for one in found]
         if not (is_candidate := video_id in names):
-            try:
-                alone = searcher.shortlist(view, allowed=lambda one: one == video_id)
-            except VideoError:  # this view shows nothing
-                continue
-            missing, lost = searcher.score(view, alone or [Candidate(video_id=video_id, votes=0.0, windows=())])
-            if lost:
-                raise DataError(lost[video_id])
-            found, names = [*found, replace(missing[0], view=number)], [*names, video_id]
+            found, names = [*found, searcher.score_one(view, video_id, number=number)], [*names, video_id]
         one, added = found[names.index(video_id)], dict[str, float]()
         if (model := searcher.evidence) is not None:
             parts = model.contributions(evidence_of(found))[names.index(video_id)].tolist()

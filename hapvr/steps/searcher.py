@@ -315,11 +315,20 @@ class Searcher(SearchEngine):
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
         query = self.scorer.embed(self.collection.whole(video_id))
-        found = self.shortlist(query, allowed=lambda one: one == other)
-        scores, lost = self.score(query, found or [Candidate(video_id=other, votes=0.0, windows=())])
+        found = self.score_one(query, other)
+        return found, self.segments(query, found)
+
+    def score_one(self, query: EmbeddedVideo, video_id: str, *, number: int = 0) -> ScoredCandidate:
+        """A video as if it were the only candidate. number: of the view. Raises DataError where it has no features."""
+        try:
+            found = self.shortlist(query, allowed=lambda one: one == video_id)
+        except VideoError:  # the query shows nothing
+            found = []
+        alone = found or [Candidate(video_id=video_id, votes=0.0, windows=())]
+        scores, lost = self.score(query, alone, number=number)
         if lost:
-            raise DataError(lost[other])
-        return scores[0], self.segments(query, scores[0])
+            raise DataError(lost[video_id])
+        return scores[0]
 
     def within(self, key: str) -> Searcher:
         """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
