@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from hapvr.search.engine import ScoredCandidate
 
 
+UNSEEN = 2
+"""Frames without a near hash that are added to those that were looked up: one near hash of a video of one frame says little."""
+
+
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
     """[N, F] in the order of FEATURES.
 
@@ -30,7 +34,7 @@ def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
 def _row(one: ScoredCandidate) -> dict[str, float]:
     found = one.candidate
     asked = max(min(found.num_asked, one.num_frames), 1)
-    hashed = max(min(found.num_asked_hashes, one.num_frames), 1)
+    hashed = min(found.num_asked_hashes, one.num_frames) + UNSEEN
     return {
         "similarity": one.similarity,
         "hashes_aligned": min(found.num_aligned / hashed, 1.0),

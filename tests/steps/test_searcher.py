@@ -104,11 +104,11 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
 
 def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(searcher: Searcher, tmp_path: Path) -> None:
     """What the views add is the log-odds of the answer, also of a video that was no candidate."""
-    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[10:20])))
+    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
     best = searcher.answer(query, SearchOptions()).matches[0]
     found = explain(searcher, query, "in/long.mp4", SearchOptions())
     assert (found.outcome, found.rank, found.probability) == ("shown", 1, best.probability)
-    assert found.views[0].found.candidate.windows[0].offset_s == 10
+    assert found.views[0].found.candidate.windows[0].offset_s == 25
     assert found.views[0].segments
     added = max(sum(view.log_odds.values()) for view in found.views)
     assert best.probability == pytest.approx(searcher.require_evidence().probability(added, prior=searcher.prior))
