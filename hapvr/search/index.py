@@ -214,10 +214,14 @@ class FrameIndex:
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
     def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
-        """As `HashIndex.search`; the first call reads all hashes."""
+        """As `HashIndex.search`; `read_hashes` comes first."""
+        return self.read_hashes().search(hashes, k)
+
+    def read_hashes(self) -> HashIndex:
+        """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
         if self._hash_index is None:
             self._hash_index = HashIndex(self._tables["frames"].columns(["video_id", "second", "hash"]))
-        return self._hash_index.search(hashes, k)
+        return self._hash_index
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not

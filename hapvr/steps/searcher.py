@@ -109,6 +109,7 @@ class Searcher(SearchEngine):
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
+        index.read_hashes()
         shard_of, copies = index.videos(), float(groups_stamp(root, "copies") or 0.0)
         searcher = Searcher(
             scorer=scorer,
