@@ -70,7 +70,9 @@ class EvidenceModel:
     def contributions(self, features: Floats) -> Floats:
         """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of FEATURES, of all candidates of one
         view of a query."""
-        return _relative(features, self.usual) * np.array([self.weights[name] for name in FEATURES])
+        return np.asarray(
+            _relative(features, self.usual) * np.array([self.weights[name] for name in FEATURES]), np.float64
+        )
 
     def log_odds(self, features: Floats) -> Floats:
         """[N] of the features of `contributions`."""
