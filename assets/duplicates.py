@@ -10,8 +10,8 @@ from hapvr.chain import CHAIN, shards_of
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
 CALIBRATE = (
-    "Only files of the same bytes are pairs until then. Register a model that was evaluated on a validation benchmark with "
-    "ten matches or more, bring the index up to date, and materialise the asset again."
+    "Only files of the same bytes are pairs until then. Register a model with a validation benchmark of five queries or more, "
+    "bring the index up to date, and materialise the asset again."
 )
 COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then this asset again."
 
@@ -28,15 +28,15 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     from hapvr.progress import ProgressLines
     from hapvr.search.duplicates import pair_table
     from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
-    from hapvr.steps.searcher import UNCALIBRATED, Searcher
+    from hapvr.steps.searcher import UNSURE, Searcher
 
     opened = project.open()
     if context.partition_key not in shards_of(opened, CHAIN["duplicate_pairs"]):
         return checks.empty_record(NOT_IN_COLLECTION, [CALIBRATED])
     searcher = Searcher.open(opened)
-    if searcher.scorer.calibration is None:
+    if searcher.evidence is None:
         return dg.MaterializeResult(
-            metadata={"dagster/row_count": 0, "reason": UNCALIBRATED},
+            metadata={"dagster/row_count": 0, "reason": UNSURE},
             check_results=[checks.result(CALIBRATED, False, CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
@@ -60,8 +60,8 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
 def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicates import group_rows
-    from hapvr.steps.duplicates import GROUPS_PLACE, outdated_pairs
+    from hapvr.search.duplicates import GROUPS_PLACE, group_rows
+    from hapvr.steps.duplicates import outdated_pairs
 
     members, opened = made.result, made.project
     awaited = sorted(outdated_pairs(opened))

@@ -5,8 +5,9 @@
 Three in ten clips are originals, one is shown within a film, one is other footage in uploads and never searched, and the
 rest are distractors; what a clip becomes depends on its content. Long originals are searched by their first half: the
 second shows the same at another time, a look-alike. Choices are made on the validation half of the queries; `--test`
-asks the other half. Systems: votes of frames, fine scores of the whole picture, and the answer of a search. FILE names clips
-that share footage with others, a line each, which leaves them out.
+asks the other half. Systems: votes of frames, fine scores and hashes of the whole picture, and the probability of the
+answer; the second table says how far that can be believed. FILE names clips that share footage with others, a line each,
+which leaves them out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ PARTS = ("validation", "test")
 """Clips are of these in turn."""
 ROLES = (*["original"] * 6, *["film"] * 2, *["donor"] * 2, *["distractor"] * 10)
 PRECISION, SAMPLES, PLAIN = 0.95, 500, 8
-SYSTEMS = ("votes", "fine", "answer")
+SYSTEMS = ("votes", "fine", "hash", "answer")
 WORKERS = SamplingConfig(timeout_s=3600, max_memory_bytes=2**34)
 DATA_STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
 INDEX_STEPS = ("frame_descriptors", "search_index")
@@ -90,7 +91,10 @@ def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dic
             yield {
                 "votes": {one.video_id: one.votes for one in candidates},
                 "fine": {one.video_id: one.similarity for one in fine},
-                "answer": {one.video_id: one.similarity for one in answer},
+                "hash": {
+                    one.video_id: one.candidate.num_aligned / max(one.candidate.num_asked_hashes, 1) for one in fine
+                },
+                "answer": {one.video_id: searcher.probability(one, prior=searcher.prior) or 0.0 for one in answer},
             }
 
 
@@ -134,6 +138,26 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
             yield row
 
 
+def trust(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """How good what is called a match is, how much it leaves out, and how many searches call something else likely."""
+    likely = [
+        (upload.original == name, p)
+        for upload, one in zip(uploads, found, strict=True)
+        for name, p in one["answer"].items()
+    ]
+    said = [right for right, p in likely if p >= PRECISION]
+    wrong = [
+        any(p >= 0.9 for name, p in one["answer"].items() if name != upload.original)
+        for upload, one in zip(uploads, found, strict=True)
+    ]
+    return {
+        "matches": len(said),
+        "precision": np.mean(said),
+        "recall": sum(said) / len(uploads),
+        "wrong at 0.9": np.mean(wrong),
+    }
+
+
 def main() -> None:
     """Measures and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -148,6 +172,7 @@ def main() -> None:
     found = list(ask(open_searcher(options.out), uploads))
     (options.out / f"found-{part}.json").write_text(json.dumps(found), encoding="utf-8")
     show(list(table(uploads, found)))
+    show([trust(uploads, found)])
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def update_collection(project: Project, bar: Bar) -> Collection:
         model = _baseline(project, progress)
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
-    calibrated, groups = Searcher.open(project).scorer.calibration is not None, []
+    calibrated, groups = Searcher.open(project).evidence is not None, []
     if calibrated:
         run("duplicate_pairs")
         groups = run("duplicate_groups")

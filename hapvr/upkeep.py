@@ -34,12 +34,12 @@ from hapvr.scorer.description import SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import GROUP_SCHEMA, PAIR_SCHEMA, read_rows
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import read_marks
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE, rows_place
+from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project

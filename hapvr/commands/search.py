@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,9 +28,12 @@ from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Verdict
+    from hapvr.scorer.segments import Segment
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.labelling import Pair
-    from hapvr.search.match import Match, Part, SearchAnswer
+    from hapvr.search.match import Match, Part, Query, SearchAnswer
+    from hapvr.search.votes import Window
+    from hapvr.steps.explanation import Explanation
     from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet", ".json")
@@ -62,11 +66,17 @@ def search(
     min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among the pairs asked about, in (0, 1). Default: as in the calibration."),
+        typer.Option(help="Share of matches among candidates, in (0, 1). Default: by the copies in the collection."),
     ] = None,
     segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
     folder: FolderOption = "",
+    explained: Annotated[
+        str | None,
+        typer.Option(
+            "--explain", metavar="ID", help="Instead: what is found of this video, and why it is shown or not."
+        ),
+    ] = None,
     out: OutOption = None,
     as_json: JsonOption = False,
     model: IndexModelOption = None,
@@ -77,10 +87,13 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
     query that cannot be used is a row with an error.
     """
+    from pydantic import TypeAdapter
+
     from hapvr.errors import ArgumentError
     from hapvr.files import write_atomic
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import answer_table, answer_values
+    from hapvr.steps.explanation import Explanation, explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
     from hapvr.tables import export_table
 
@@ -99,15 +112,24 @@ def search(
     searcher = Searcher.open(config, overrides=overrides(set_), model=model)
     # a person who types an address may fetch it
     access = Access(hosts=frozenset({ANY_HOST}))
-    asked: list[tuple[str, Callable[[str], SearchAnswer]]] = [
-        *((name, lambda one: searcher.search(one, options, access=access)) for name in names),
-        *((video_id, lambda one: searcher.search_id(one, options)) for video_id in ids or []),
+    asked: list[tuple[str, Callable[[str], Query]]] = [
+        *((name, lambda one: searcher.read(one, access=access)) for name in names),
+        *((video_id, searcher.read_id) for video_id in ids or []),
     ]
+
+    def answered(read: Callable[[str], Query], name: str) -> SearchAnswer:
+        return searcher.answer(read(name), options)
+
+    if explained is not None:
+        found = [explain(searcher, read(name), explained, options) for name, read in asked]
+        values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
+        text = "\n".join(line for one in found for line in _explanation_lines(one))
+        return show({"config": str(config), "explanations": values}, as_json=as_json, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
-        for number, (name, ask) in enumerate(asked):
+        for number, (name, read) in enumerate(asked):
             progress(number, len(asked))
-            answers.append(answer_or_error(name, ask))
+            answers.append(answer_or_error(name, partial(answered, read)))
     values = answer_values(answers)
     if out is not None:
         pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
@@ -157,7 +179,7 @@ def duplicates(
     from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
-    from hapvr.steps.searcher import UNCALIBRATED, Searcher
+    from hapvr.steps.searcher import UNSURE, Searcher
     from hapvr.tables import export_table
 
     _check_out(out)
@@ -172,19 +194,17 @@ def duplicates(
 
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
-    calibration, warnings = searcher.scorer.calibration, list(searcher.warnings)
-    if calibration is None:
-        warnings.append(f"only files of the same bytes are listed: {UNCALIBRATED}")
-    for key in searcher.collection.shards() if calibration is not None else ():
+    warnings = list(searcher.warnings)
+    if searcher.evidence is None:
+        warnings.append(f"only files of the same bytes are listed; {UNSURE}")
+    for key in searcher.collection.shards() if searcher.evidence is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
     tasks: list[Pair]
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [
-            verdict_of(calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file) for pair in found
-        ]
+        verdicts = [verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file) for pair in found]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
         tasks = [(one.first, one.second, said, one.probability) for one, said in zip(found, verdicts, strict=True)]
     else:
@@ -328,9 +348,43 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     return lines
 
 
+def _explanation_lines(found: Explanation) -> list[str]:
+    """What a person reads of why a video is shown or not."""
+    from hapvr.scorer.inner_pictures import IN_A_PART
+
+    lines = [f"query    {found.query}", f"video    {found.video_id}: {found.outcome}"]
+    if found.rank is not None:
+        lines.append(f"rank     {found.rank}  {_chance(found.probability)}")
+    for view in found.views:
+        where, said = IN_A_PART if view.found.view else "in the whole picture", view.found.candidate
+        lines.append(
+            f"view     {where}: {'a' if view.is_candidate else 'no'} candidate, similarity {view.found.similarity:+.3f}; "
+            f"{said.num_voting} of {said.num_asked} frames vote for one offset; "
+            f"{said.num_hashed} of {said.num_asked_hashes} hashes are near, {said.num_aligned} at one offset"
+        )
+        lines += [f"{'':9}votes {one.votes:.2f}  {_times(one)}" for one in said.windows]
+        lines += [f"{'':9}common part  {_times(part)}" for part in view.segments]
+        lines += [f"{'':9}log odds {added:+6.2f}  {name}" for name, added in view.log_odds.items() if added]
+    return lines
+
+
+def _times(part: Segment | Window) -> str:
+    from hapvr.scorer.segments import clock
+
+    return (
+        f"query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}"
+    )
+
+
+def _holds(precision: float | None, prior: float | None) -> str:
+    if precision is None or prior is None:
+        return ""
+    return f"; verdicts at precision {precision:g}, where {100 * prior:.3g} % of the pairs match"
+
+
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.inner_pictures import IN_A_PART
-    from hapvr.scorer.segments import clock
 
     chance = _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
@@ -341,9 +395,7 @@ def _match_lines(match: Match) -> list[str]:
     verdict = f"{match.verdict or '':<8}"
     lines = [f"{match.rank:>4}  {verdict}  {chance}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"]
     lines += [
-        f"{'':33}query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
-        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}  "
-        f"({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
+        f"{'':33}{_times(part)}  ({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
         for part in match.segments
     ]
     return lines

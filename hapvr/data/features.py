@@ -1,4 +1,5 @@
-"""Feature shards: one row of region features [9, D] fp16 per frame, the rows of a video contiguous and in time order.
+"""Feature shards: one row of region features [9, D] fp16 and the perceptual hash per frame, the rows of a video contiguous and
+in time order.
 
 With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hapvr.model.frame_extras`.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 STAGE = "features"
 EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
+HASH_SETTING = "hash"
+"""In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
 ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
@@ -33,7 +37,8 @@ INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
     """The columns for [num_regions, dims] features, the rows of frame extras included."""
-    return frame_fields(tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
+    hashes = pa.field("hash", pa.uint64(), nullable=False)
+    return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
 
 
 class FeatureFile:
@@ -46,6 +51,7 @@ class FeatureFile:
         self._part = frame_part(shard, index.provenance.settings, extras=extras)
         self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
+        self._hashes = VideoRows(shard, ["hash"], file=file, places=places)
         self._regions = VideoRows(shard, ["regions"], file=file, places=places)
 
     @property
@@ -70,6 +76,10 @@ class FeatureFile:
                 f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
             )
         return times
+
+    def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
+        """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
+        return np.asarray(self._hashes.read(video_id, first, last).column("hash"), np.uint64)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
@@ -135,7 +145,7 @@ def extras_setting(extras_dims: int) -> dict[str, int]:
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of features that determine the regions."""
-    return {name: value for name, value in settings.items() if name != EXTRAS_SETTING}
+    return {name: value for name, value in settings.items() if name not in (EXTRAS_SETTING, HASH_SETTING)}
 
 
 def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:

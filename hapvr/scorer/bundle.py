@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,23 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from hapvr import __version__
 from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
-from hapvr.files import file_sha256, write_atomic
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
     BACKBONE_FILE,
-    CALIBRATION_FILE,
-    CARD_FILE,
     FORMAT_VERSION,
     NETWORK_FOLDER,
     ONNX_FOLDER,
-    SCORER_FILE,
     WHITENING_FILE,
     Description,
     ONNXRecord,
     random_weights_warning,
     read_calibration,
     read_description,
+    write_calibration,
+    write_description,
 )
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import Networks, VideoScorer
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 class BundleParts:
     """What a bundle is assembled from.
 
-    card: Markdown. warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
+    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
     `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
 
@@ -56,7 +52,6 @@ class BundleParts:
     serving: ServingConfig = field(default_factory=ServingConfig)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-    card: str = ""
     warning: str = ""
     onnx: Mapping[str, Any] | None = None
     onnx_folder: Path | None = None
@@ -77,18 +72,10 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     save_file(backbone.state(), folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
     if parts.calibration is not None:
-        values = dataclasses.asdict(parts.calibration)
-        (folder / CALIBRATION_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    if parts.card:
-        (folder / CARD_FILE).write_text(parts.card, encoding="utf-8")
+        write_calibration(folder, parts.calibration)
     description = {
         "format_version": FORMAT_VERSION,
         "hapvr_version": __version__,
-        "files": {
-            path.relative_to(folder).as_posix(): file_sha256(path)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        },
         "serving": parts.serving.model_dump(mode="json"),
         "sampling": parts.sampling.model_dump(mode="json"),
         "backbone": backbone.settings,
@@ -98,8 +85,7 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "warning": parts.warning or random_weights_warning([backbone.identity.source]),
         "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
     }
-    with write_atomic(folder / SCORER_FILE) as part:  # last: without it the folder is not a bundle
-        part.write_text(json.dumps(description, indent=1, sort_keys=True, default=str), encoding="utf-8")
+    write_description(folder, description)  # last: without it the folder is not a bundle
     return folder
 
 

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
+from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
 from hapvr.scorer.segments import DEFAULT_THRESHOLD
 from hapvr.settings import Rate
 
-Floats = NDArray[np.float64]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Verdict = Literal["match", "no match", "unsure"]
 
@@ -26,7 +26,6 @@ MIN_PAIRS = 10
 """Matches, and other pairs, below which a curve would say more than the data does."""
 
 NUM_BINS = 10
-MAX_STEPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +95,8 @@ class Calibration:
         if prior is not None:
             if not 0 < prior < 1:
                 raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
-            shift = _logit(prior) - _logit(self.prior)
-        return _sigmoid(self.slope * np.asarray(similarity, np.float64) + self.intercept + shift)
+            shift = logit(prior) - logit(self.prior)
+        return sigmoid(self.slope * np.asarray(similarity, np.float64) + self.intercept + shift)
 
     def threshold(self, precision: float) -> PrecisionThreshold:
         """The stored threshold of the lowest precision that is at least the wanted one.
@@ -146,8 +145,8 @@ def fit_calibration(
             "finite"
         )
     is_match = np.arange(len(similarity)) < len(positive)
-    slope, intercept = _fit_logistic(similarity, is_match)
-    predicted = _sigmoid(slope * similarity + intercept)
+    slope, intercept = _fit(similarity, is_match)
+    predicted = sigmoid(slope * similarity + intercept)
     return Calibration(
         slope=slope,
         intercept=intercept,
@@ -259,32 +258,12 @@ def checked_metrics(checks: Sequence[CalibrationCheck]) -> dict[str, float]:
     return values
 
 
-def _fit_logistic(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[float, float]:
-    """Slope >= 0 and intercept by Newton's method on standardised similarities."""
+def _fit(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[float, float]:
+    """Slope >= 0 and intercept, with Platt's targets."""
     num_matches = int(is_match.sum())
     target = np.where(is_match, (num_matches + 1) / (num_matches + 2), 1 / (len(is_match) - num_matches + 2))
-    center, scale = float(similarity.mean()), float(similarity.std())
-    flat = (0.0, _logit(float(target.mean())))
-    if scale < 1e-12:
-        return flat
-    inputs = np.stack([(similarity - center) / scale, np.ones_like(similarity)], axis=1)
-    weights = np.array(flat)
-    loss = _log_loss(inputs @ weights, target)
-    for _ in range(MAX_STEPS):
-        predicted = _sigmoid(inputs @ weights)
-        gradient = inputs.T @ (predicted - target)
-        curvature = (inputs * (predicted * (1 - predicted))[:, None]).T @ inputs + 1e-9 * np.eye(2)
-        step, rate = np.linalg.solve(curvature, gradient), 1.0
-        while rate > 1e-8 and _log_loss(inputs @ (weights - rate * step), target) > loss:
-            rate /= 2
-        weights = weights - rate * step
-        before, loss = loss, _log_loss(inputs @ weights, target)
-        if before - loss <= 1e-12 * max(1.0, before):
-            break
-    if weights[0] <= 0:
-        return flat
-    slope = float(weights[0]) / scale
-    return slope, float(weights[1]) - slope * center
+    slopes, intercept = fit_logistic(similarity[:, None], target)
+    return float(slopes[0]), intercept
 
 
 def _reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
@@ -298,18 +277,6 @@ def _reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[Reliab
         for number in range(NUM_BINS)
         if (bins == number).any()
     )
-
-
-def _log_loss(logits: Floats, target: Floats) -> float:
-    return float(np.sum(np.logaddexp(0, logits) - target * logits))
-
-
-def _sigmoid(logits: Floats) -> Floats:
-    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)
-
-
-def _logit(rate: float) -> float:
-    return math.log(rate / (1 - rate))
 
 
 def _wilson_lower(hits: int, number: int, *, z: float = 1.96) -> float:

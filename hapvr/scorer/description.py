@@ -2,6 +2,7 @@
 
 scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
 calibration.json          similarity to probability; not there where the model has none
+evidence.json             what a search knows of a candidate to probability; not there where the model has none
 model_card.md             data, settings, metrics and limits, for people; may be absent
 backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
 whitening.safetensors
@@ -11,19 +12,22 @@ onnx/                     the same networks as ONNX files, see `hapvr.scorer.onn
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import file_sha256, read_json_as
+from hapvr.files import file_sha256, read_json_as, write_atomic
 from hapvr.model.description import read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import Precision
 from hapvr.provenance import Provenance
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
@@ -32,6 +36,7 @@ BACKBONE_FILE = "backbone.safetensors"
 WHITENING_FILE = "whitening.safetensors"
 NETWORK_FOLDER = "network"
 CALIBRATION_FILE = "calibration.json"
+EVIDENCE_FILE = "evidence.json"
 CARD_FILE = "model_card.md"
 FORMAT_VERSION = 4
 HINT = "fetch the model again, or register it again with this version"
@@ -128,6 +133,40 @@ def read_calibration(folder: Path) -> Calibration | None:
     """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
     path = folder / CALIBRATION_FILE
     return read_json_as(path, Calibration, hint=HINT) if path.exists() else None
+
+
+def write_calibration(folder: Path, calibration: Calibration) -> None:
+    """Add to a bundle what `read_calibration` reads."""
+    (folder / CALIBRATION_FILE).write_text(json.dumps(asdict(calibration), indent=1), encoding="utf-8")
+
+
+def read_evidence(folder: Path) -> EvidenceModel | None:
+    """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a file that cannot be used."""
+    path = folder / EVIDENCE_FILE
+    return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
+
+
+def complete_bundle(
+    folder: Path, *, evidence: EvidenceModel | str, card: str, calibration: Calibration | None = None
+) -> None:
+    """Add what was fitted with the bundle itself: evidence, or a reason why there is none; calibration, where it had none; and
+    the card, in Markdown."""
+    if calibration is not None:
+        write_calibration(folder, calibration)
+    if isinstance(evidence, EvidenceModel):
+        (folder / EVIDENCE_FILE).write_text(json.dumps(asdict(evidence), indent=1), encoding="utf-8")
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    description = json.loads((folder / SCORER_FILE).read_text(encoding="utf-8"))
+    write_description(folder, description)
+
+
+def write_description(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write scorer.json, with the digests of the other files, as `read_description` reads it."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / SCORER_FILE]
+    digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    with write_atomic(folder / SCORER_FILE) as part:
+        text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
+        part.write_text(text, encoding="utf-8")
 
 
 def random_weights_warning(sources: Iterable[str]) -> str:

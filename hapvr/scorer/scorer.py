@@ -19,6 +19,7 @@ from hapvr.scorer.description import Description
 from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
+from hapvr.video.hashes import Hashes
 
 NEVER = Deadline(None)
 
@@ -65,17 +66,18 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What the network compares. regions: [T, r, d] from `embed`; clock: of the T sampled frames."""
+    """What is compared. regions: [T, r, d] from `embed`; clock: of the T sampled frames; hashes: [T], of their pictures."""
 
     regions: Embedding
     clock: FrameTimes
+    hashes: Hashes
 
     def __len__(self) -> int:
         return len(self.regions)
 
     def part(self, first: int, last: int) -> EmbeddedVideo:
         """The frames from `first` to `last` - 1, with their own times."""
-        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last))
+        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last), self.hashes[first:last])
 
 
 class VideoScorer:
@@ -190,15 +192,19 @@ class VideoScorer:
             inner=inner,
         )
 
+    def sampled(self, jpegs: Sequence[bytes]) -> SampledFeatures:
+        """Features of frames as the sampling gives them, T >= 1, and of their inner pictures."""
+        clock = FrameTimes(tuple(place / self.sampling.fps for place in range(len(jpegs))))
+        return self._reader.features(jpegs, clock, NEVER, inner=True)
+
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.hold(deadline):
-            return EmbeddedVideo(self.networks.embed(video.regions), video.clock)
+            return EmbeddedVideo(self.networks.embed(video.regions), video.clock, video.hashes)
 
     def views(self, video: SampledFeatures, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
         """The embeddings of the whole picture, which comes first, and of each inner picture, all of the same frames."""
-        pictures = (SampledFeatures(regions, video.clock) for regions in (video.regions, *video.inner))
-        return [self.embed(picture, deadline) for picture in pictures]
+        return [self.embed(picture, deadline) for picture in (video, *video.inner)]
 
     def similarities(
         self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER

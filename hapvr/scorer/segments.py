@@ -28,6 +28,13 @@ MAX_PATHS = 32
 
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
+FRAME_PAIRS = 200
+"""Irrelevant pairs whose frame similarities are looked at."""
+
+FRAME_QUANTILE = 0.95
+"""Part of the irrelevant pairs that have no consecutive frames above the segments' threshold."""
+
+MAX_FRAME_THRESHOLD = 0.98
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +25,8 @@ from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.container import FileState, check_file
 from hapvr.video.frames import center_crop, decode_jpegs
-from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.hashes import Hashes, frame_hashes
+from hapvr.video.pool import sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
 from hapvr.video.sources import ManifestEntry
 
@@ -50,21 +51,24 @@ BYTES_PER_DECODER = 8 * 2**20
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
-    the network reads them; clock: their times; inner: regions of each inner picture, see `hapvr.scorer.inner_pictures`."""
+    the network reads them; clock: their times; hashes: [T], see `hapvr.video.hashes`; inner: the same frames of each inner
+    picture, see `hapvr.scorer.inner_pictures`."""
 
     regions: NDArray[np.floating]
     clock: FrameTimes
-    inner: tuple[NDArray[np.floating], ...] = ()
+    hashes: Hashes
+    inner: tuple[SampledFeatures, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Of all features."""
-        return sum(picture.nbytes for picture in (self.regions, *self.inner))
+        return self.regions.nbytes + sum(picture.num_bytes for picture in self.inner)
 
-    def part(self, first: int, last: int) -> SampledFeatures:
-        """The frames from `first` to `last` - 1, with their own times."""
-        inner = tuple(picture[first:last] for picture in self.inner)
-        return SampledFeatures(self.regions[first:last], self.clock.part(first, last), inner)
+    def take(self, rows: Sequence[int]) -> SampledFeatures:
+        """Some of the frames, with their own times."""
+        clock = FrameTimes(tuple(self.clock.times_s[row] for row in rows), self.clock.duration_s)
+        inner = tuple(picture.take(rows) for picture in self.inner)
+        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], inner)
 
 
 Outcome = SampledFeatures | VideoError
@@ -153,8 +157,11 @@ class VideoReader:
             elif len(video.jpegs) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
             else:
+                duration_s = None if video.probe is None else video.probe.duration_s
                 try:
-                    features = self._features(video, deadline, inner=missing[path].inner)
+                    features = self.features(
+                        video.jpegs, FrameTimes(video.timestamps_s, duration_s), deadline, inner=missing[path].inner
+                    )
                 except VideoError as error:
                     outcomes[path] = error
                 else:
@@ -162,18 +169,23 @@ class VideoReader:
                     self._keep(missing[path], features)
         return outcomes
 
-    def _features(self, video: SampledVideo, deadline: Deadline, *, inner: bool) -> SampledFeatures:
-        boxes = [(slice(None), slice(None)), *(inner_pictures(video.jpegs) if inner else ())]
+    def features(
+        self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline, *, inner: bool
+    ) -> SampledFeatures:
+        """Features of sampled frames, T >= 1. inner: also of inner pictures. Raises VideoError `timeout`."""
+        boxes = [(slice(None), slice(None)), *(inner_pictures(jpegs) if inner else ())]
         parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
-        for start in range(0, len(video.jpegs), BATCH_FRAMES):
-            frames = decode_jpegs(video.jpegs[start : start + BATCH_FRAMES])
+        for start in range(0, len(jpegs), BATCH_FRAMES):
+            frames = decode_jpegs(jpegs[start : start + BATCH_FRAMES])
             for part, (rows, columns) in zip(parts, boxes, strict=True):
                 crops = center_crop(frames[..., rows, columns], self._crop_px)
                 with self._computing.hold(deadline):
                     part.append(self._embed(crops))
-        duration_s = None if video.probe is None else video.probe.duration_s
-        whole, *others = (np.concatenate(part) for part in parts)
-        return SampledFeatures(whole, FrameTimes(video.timestamps_s, duration_s), tuple(others))
+        whole, *others = (
+            SampledFeatures(np.concatenate(part), clock, frame_hashes(jpegs, box))
+            for part, box in zip(parts, boxes, strict=True)
+        )
+        return replace(whole, inner=tuple(others))
 
     def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
         """What the cache has of these."""

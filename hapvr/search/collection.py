@@ -218,8 +218,9 @@ class SearchableCollection:
     def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
         """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as `times` does."""
         with self._guard:
-            regions = self._file(video_id).regions(video_id, first, last)
-        return SampledFeatures(regions, FrameTimes(tuple(times_s[first:last])))
+            file = self._file(video_id)
+            regions, hashes = file.regions(video_id, first, last), file.hashes(video_id, first, last)
+        return SampledFeatures(regions, FrameTimes(tuple(times_s[first:last])), hashes)
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,10 @@ from hapvr.data.shards import Shard
 from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
-from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows, vectors_of
+from hapvr.search.hash_index import FOUND_FRAMES, HashIndex
+from hapvr.search.index import FOUND_VIDEOS, ShardRows, vectors_of
 from hapvr.search.vectors import VECTOR
+from hapvr.video.hashes import Hashes
 
 ROW_GROUP_ROWS = 4096
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
@@ -112,7 +115,8 @@ def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
 def fields(dims: int) -> tuple[pa.Field, ...]:
     """The columns for vectors of `dims` values."""
     vector = tensor_field(VECTOR, shape=(dims,), dtype="float16")
-    return frame_fields(pa.field("reason", pa.string(), nullable=False), vector)
+    reason, hashes = pa.field("reason", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
+    return frame_fields(reason, hashes, vector)
 
 
 def searchable(shard: Shard) -> ShardRows:
@@ -124,21 +128,26 @@ def searchable(shard: Shard) -> ShardRows:
         if shard.root.sha256(shard.data_name) != shard.data_digest():
             raise DamagedError(f"storage: {shard.data_name} is not what was written; {shard.hint}")
         table = shard.open_data().read()
-    vectors = decode_tensors(table[VECTOR], table.schema.field(VECTOR))
-    kept = np.asarray(table["reason"].to_numpy() == "")
-    found = {
-        video_id: vectors[start : start + count][kept[start : start + count]]
-        for video_id, (start, count) in shard.read().places().items()
+    vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
+    return index_rows(table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == ""))
+
+
+def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> ShardRows:
+    """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of a video contiguous; vectors:
+    [N, D]; kept: [N], those that can be found."""
+    chosen, found = frames.filter(pa.array(kept)), vectors[kept]
+    names = chosen["video_id"].to_numpy()
+    starts = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(names)])
+    means = [video_descriptor(found[first:last]) for first, last in pairwise([*starts.tolist(), len(names)])]
+    columns = {
+        "video_id": chosen["video_id"],
+        "second": chosen["timestamp_s"].cast(pa.float32()),
+        "hash": chosen["hash"],
+        VECTOR: _lists(found),
     }
-    means = {video_id: video_descriptor(rows) for video_id, rows in found.items() if len(rows)}
-    frames = {
-        "video_id": table["video_id"].filter(pa.array(kept)),
-        "second": table["timestamp_s"].filter(pa.array(kept)).cast(pa.float32()),
-        VECTOR: _lists(vectors[kept]),
-    }
-    stacked = np.stack(list(means.values())) if means else np.zeros((0, vectors.shape[1]))
-    videos = {"video_id": pa.array(means, pa.string()), VECTOR: _lists(stacked)}
-    return ShardRows(pa.table(frames), pa.table(videos))
+    stacked = np.stack(means) if means else np.zeros((0, vectors.shape[1]))
+    videos = {"video_id": pa.array(names[starts], pa.string()), VECTOR: _lists(stacked)}
+    return ShardRows(pa.table(columns), pa.table(videos))
 
 
 def _lists(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
@@ -150,7 +159,7 @@ class ShardIndex:
     shard takes a place among the nearest."""
 
     def __init__(self, rows: ShardRows) -> None:
-        self._rows = rows
+        self._rows, self._hashes = rows, HashIndex(rows.frames)
         self._frame_vectors, self._video_vectors = _unit(rows.frames), _unit(rows.videos)
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
@@ -162,6 +171,10 @@ class ShardIndex:
         found = self._rows.frames.take(pa.array(places))
         rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
         return pa.table(rows, schema=FOUND_FRAMES)
+
+    def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
+        """As `FrameIndex.search_hashes`."""
+        return self._hashes.search(hashes, k)
 
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_videos`."""

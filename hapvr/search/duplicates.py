@@ -36,12 +36,13 @@ they do: captions, or a picture in its picture."""
 NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins at 4."""
 
+GROUPS_PLACE = "duplicate_groups/groups.parquet"
 _TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in _TEXTS),
         *((name, pa.bool_()) for name in ("medoid", "keep")),
-        *((name, pa.float64()) for name in ("similarity", "duration_s")),
+        *((name, pa.float64()) for name in ("probability", "duration_s")),
         ("num_bytes", pa.int64()),
         *((name, pa.int32()) for name in ("width_px", "height_px")),
     ]
@@ -91,14 +92,15 @@ PAIR_SCHEMA = pa.schema(
 @dataclass(frozen=True, kw_only=True)
 class GroupMember:
     """A video of a group of copies. group: stable name, from the smallest digest of the members' contents. medoid: whether
-    all others were compared with it. keep: whether it is the copy to keep, and reason: why, or why not, in a sentence."""
+    all others were compared with it. keep: whether it is the copy to keep, and reason: why, or why not, in a sentence.
+    probability: that it matches the medoid."""
 
     group: str
     video_id: str
     medoid: bool
     keep: bool
     reason: str
-    similarity: float
+    probability: float
     metadata: VideoMetadata
 
 
@@ -125,11 +127,11 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
 
 
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
-    """Each pair once, with its highest similarity, in order of the ids."""
+    """Each pair once, where it is likeliest, in order of the ids."""
     best: dict[tuple[str, str], DuplicatePair] = {}
     for pair in pairs:
         key = (pair.first, pair.second)
-        if key not in best or pair.similarity > best[key].similarity:
+        if key not in best or (pair.probability, pair.similarity) > (best[key].probability, best[key].similarity):
             best[key] = pair
     return [best[key] for key in sorted(best)]
 
@@ -157,7 +159,7 @@ def group_copies(
     for pair in pairs:
         if pair.kind == "copy":
             near[pair.first][pair.second] = near[pair.second][pair.first] = pair.frame_similarity
-            scores[frozenset((pair.first, pair.second))] = pair.similarity
+            scores[frozenset((pair.first, pair.second))] = pair.probability
             less[pair.first].append(pair.asymmetry)
             less[pair.second].append(-pair.asymmetry)
         elif pair.kind == "contained":
@@ -172,8 +174,8 @@ def group_copies(
         copies = _together([other for other in near[medoid] if other in free], medoid, near, metadata, apart)
         free -= {medoid, *copies}
         if copies:
-            similarities = {one: scores[frozenset((one, medoid))] for one in copies}
-            members += _group(medoid, copies, similarities, metadata, contained, edited)
+            chances = {one: scores[frozenset((one, medoid))] for one in copies}
+            members += _group(medoid, copies, chances, metadata, contained, edited)
     return members
 
 
@@ -207,7 +209,7 @@ def _medoid_order(
 def _group(
     medoid: str,
     copies: Sequence[str],
-    similarities: Mapping[str, float],
+    chances: Mapping[str, float],
     metadata: Mapping[str, VideoMetadata],
     contained: Mapping[str, set[str]],
     edited: Collection[str],
@@ -227,7 +229,7 @@ def _group(
             medoid=one == medoid,
             keep=one == best,
             reason=reasons.get(one, kept),
-            similarity=similarities.get(one, 1.0),
+            probability=chances.get(one, 1.0),
             metadata=metadata[one],
         )
         for one in (best, *others)

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
-from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
+from hapvr.search.evidence import evidence_of
 from hapvr.search.index import FrameIndex
-from hapvr.search.votes import Candidate, unite, vote
+from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 
-FORMAT = 4
-"""Version of the scores: pairs and matches stored with another version are compared again. 4: inner pictures of the query."""
+FORMAT = 5
+"""Version of the scores: pairs and matches stored with another version are compared again. 5: hashes, inner pictures of the
+query, and an order by all evidence."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
@@ -34,6 +37,8 @@ REGION_FRAMES = 12
 part of the picture."""
 FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
+HASH_HITS = 1000
+"""Frames of near hashes that a frame of the query gets; those that more videos share say little."""
 VIDEO_CANDIDATES = 33
 """Videos that are asked for by their mean over time; votes fill the other places."""
 WIDER = 5
@@ -47,9 +52,6 @@ WHOLE_FRAMES = 60
 """Sampled frames up to which a query and a video are compared whole, if both are that short."""
 PART_FRAMES = 8
 """Sampled frames of query and video around votes that are compared at least."""
-LEAST_CONTAINED = 0.5
-"""Probability of a match from which on a short video counts as shown within the query; what is below only moves the ranks
-of unrelated videos."""
 
 Rows = tuple[int, int]
 """First and last + 1 of some frames."""
@@ -66,22 +68,25 @@ class Pair:
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see
-    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher and says that it
-    lies within the query: similarities ask how much of the first is in the second. pairs: all that were compared.
-    num_frames: of the whole video, and seconds: how long it lasts. view: number of the query's view that was compared."""
+    `pairs_of`; where the video, or its part, is the shorter one, the other way round if that is higher: similarities ask how
+    much of the first is in the second. pairs: all that were compared.
+    num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. view: number of the
+    query's view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
 
     video_id: str
     similarity: float
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
+    candidate: Candidate
     view: int = 0
+    log_odds: float | None = None
 
 
 @dataclass(kw_only=True, eq=False)
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
-    candidates: videos that the network compares with a query.
+    candidates: videos that the network compares with a query. evidence: None where none was fitted.
 
     Any thread may call it.
     """
@@ -92,6 +97,7 @@ class SearchEngine:
     num_videos: int
     blank: npt.NDArray[np.float32]
     candidates: int
+    evidence: EvidenceModel | None = None
 
     def find(
         self,
@@ -100,35 +106,41 @@ class SearchEngine:
         allowed: Callable[[str], bool] | None = None,
         deadline: Deadline = NEVER,
     ) -> tuple[list[ScoredCandidate], dict[str, str]]:
-        """Candidates of all views of a query, best first, each by the view that is closest to it, and as `score` why others
-        have none. Where the whole picture is a match, it counts: the calibration knows whole pictures only.
+        """Candidates of all views of a query, the likeliest first, each by the view that says most for it, and as `score` why
+        others have none.
 
         views: of `VideoScorer.views`. allowed, and errors: as of `shortlist`, where no view says anything, and of `score`.
         """
+        scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
+        for one in sorted(chain.from_iterable(scored), key=_order):
+            best.setdefault(one.video_id, one)
+        return list(best.values()), lost
+
+    def score_views(
+        self,
+        views: Sequence[EmbeddedVideo],
+        *,
+        allowed: Callable[[str], bool] | None = None,
+        deadline: Deadline = NEVER,
+    ) -> tuple[list[list[ScoredCandidate]], dict[str, str]]:
+        """The candidates of each view of a query, none of one that says nothing; else as `find`."""
+        scored: list[list[ScoredCandidate]] = []
         lost: dict[str, str] = {}
         refused: list[VideoError] = []
         for number, view in enumerate(views):
             try:
-                shortlist = self.shortlist(view, allowed=allowed)
+                found, missing = self.score(view, self.shortlist(view, allowed=allowed), deadline, number=number)
             except VideoError as error:
+                if error.reason != "no_picture":
+                    raise
                 refused.append(error)
-                continue
-            found, missing = self.score(view, shortlist, deadline)
+                found, missing = [], {}
+            scored.append(found)
             lost |= missing
-            for one in found:
-                known = best.get(one.video_id)
-                if known is None or (one.similarity > known.similarity and not self._matches_whole(known)):
-                    best[one.video_id] = replace(one, view=number)
         if len(refused) == len(views):
             raise refused[0]
-        return sorted(best.values(), key=lambda one: (-one.similarity, one.video_id)), lost
-
-    def _matches_whole(self, one: ScoredCandidate) -> bool:
-        calibration = self.scorer.calibration
-        if one.view or calibration is None:
-            return False
-        return calibration.verdict(one.similarity, precision=DEFAULT_PRECISION) == "match"
+        return scored, lost
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
         """Candidates, the most promising first. allowed: which videos may be found; None: all.
@@ -154,21 +166,23 @@ class SearchEngine:
         hits = self.index.search_frames(lookups, FRAME_HITS * wider)
         whole = self.index.search_videos(video_descriptor(vectors[kept]), VIDEO_CANDIDATES * wider)
         names = [name for name in whole["video_id"].to_pylist() if allowed is None or allowed(name)]
-        voted = vote(
-            hits,
-            times,
-            num_videos=self.num_videos,
-            tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
-            num_hits=FRAME_HITS * wider,
-            max_candidates=self.candidates,
-            allowed=allowed,
-        )
-        return unite(voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        options: dict[str, Any] = {
+            "num_videos": self.num_videos,
+            "tolerance_s": TOLERANCE_FRAMES / self.scorer.sampling.fps,
+            "max_candidates": self.candidates,
+            "allowed": allowed,
+        }
+        voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
+        alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
+        hashed = vote_by_hash(alike, seconds[rows], **options)
+        num_hashes = int(np.count_nonzero(query.hashes[rows]))
+        united = unite(hashed, voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(
-        self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER
+        self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER, *, number: int = 0
     ) -> tuple[list[ScoredCandidate], dict[str, str]]:
-        """Fine scores of candidates, best first, and why others have none: video id -> reason.
+        """Fine scores of candidates, the likeliest first, and why others have none: video id -> reason. number: of the view.
 
         A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
         Raises VideoError `timeout` where the deadline passes before the last is scored.
@@ -177,33 +191,46 @@ class SearchEngine:
         scores: list[ScoredCandidate] = []
         lost: dict[str, str] = {}
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
+            chosen = candidates[start : start + CANDIDATES_AT_ONCE]
             times: dict[str, Sequence[float]] = {}
             pairs: dict[str, tuple[Pair, ...]] = {}
             parts: list[tuple[Rows, str, EmbeddedVideo]] = []
-            for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
+            for candidate in chosen:
                 name = candidate.video_id
                 try:
                     times[name] = videos.times(name)
-                    chosen = pairs_of(candidate, times[name], query=query, fps=fps)
-                    read = [videos.read(name, times[name], *pair.reference) for pair in chosen]
+                    asked = pairs_of(candidate, times[name], query=query, fps=fps)
+                    read = [videos.read(name, times[name], *pair.reference) for pair in asked]
                 except DataError as error:
                     lost[name] = str(error)
                     continue
-                pairs[name] = tuple(chosen)
+                pairs[name] = tuple(asked)
                 embedded = [self.scorer.embed(one, deadline) for one in read]
-                parts += [(pair.query, name, one) for pair, one in zip(chosen, embedded, strict=True)]
+                parts += [(pair.query, name, one) for pair, one in zip(asked, embedded, strict=True)]
             best = self._best(query, parts, deadline)
             scores += [
                 ScoredCandidate(
-                    video_id=name,
-                    similarity=best[name],
-                    pairs=compared,
-                    num_frames=len(times[name]),
-                    seconds=times[name][-1] + 1 / fps,
+                    video_id=one.video_id,
+                    similarity=best[one.video_id],
+                    pairs=pairs[one.video_id],
+                    num_frames=len(times[one.video_id]),
+                    seconds=times[one.video_id][-1] + 1 / fps,
+                    candidate=one,
+                    view=number,
                 )
-                for name, compared in pairs.items()
+                for one in chosen
+                if one.video_id in pairs
             ]
-        return sorted(scores, key=lambda score: (-score.similarity, score.video_id)), lost
+        if self.evidence is not None:
+            found = self.evidence.log_odds(evidence_of(scores))
+            scores = [replace(one, log_odds=value) for one, value in zip(scores, found.tolist(), strict=True)]
+        return sorted(scores, key=_order), lost
+
+    def probability(self, candidate: ScoredCandidate, *, prior: float | None = None) -> float | None:
+        """Of a match, in [0, 1]; None where no evidence was fitted. prior: see `EvidenceModel.probability`."""
+        if self.evidence is None or candidate.log_odds is None:
+            return None
+        return self.evidence.probability(candidate.log_odds, prior=prior)
 
     def _best(
         self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
@@ -216,15 +243,9 @@ class SearchEngine:
             for (_, name, part), similarity in zip(group, similarities, strict=True):
                 if len(part) < len(shown):
                     (back,) = self.scorer.similarities(part, [shown], deadline)
-                    if back > similarity and self._is_contained(back):
-                        similarity = back
+                    similarity = max(similarity, back)
                 best[name] = max(similarity, best.get(name, similarity))
         return best
-
-    def _is_contained(self, similarity: float) -> bool:
-        """Whether this similarity of a video with the query says a match; any does to a model without calibration."""
-        calibration = self.scorer.calibration
-        return calibration is None or calibration.probability(similarity) >= LEAST_CONTAINED
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
@@ -235,6 +256,10 @@ class SearchEngine:
             reference = self.scorer.embed(self.collection.read(score.video_id, times, *rows), deadline)
             found += self.scorer.matching_segments(query, reference, deadline)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
+
+
+def _order(one: ScoredCandidate) -> tuple[float, float, str]:
+    return -(one.log_odds or 0.0), -one.similarity, one.video_id
 
 
 def _unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

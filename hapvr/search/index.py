@@ -1,6 +1,6 @@
 """The index of a collection: descriptors of frames and of videos, found by their cosine.
 
-<folder>/frames.lance    a row per kept frame: shard, video_id, second, vector
+<folder>/frames.lance    a row per kept frame: shard, video_id, second, hash, vector
 <folder>/videos.lance    a row per video: shard, video_id, vector
 <folder>/index.json      which versions of the two belong together, digests of their files, and the shards; written last
 
@@ -27,17 +27,17 @@ from pydantic import Field
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
+from hapvr.search.hash_index import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
 from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
+from hapvr.video.hashes import Hashes
 
 STATE_FILE = "index.json"
 SHARD = pa.field("shard", pa.string(), nullable=False)
-VIDEO_ID = pa.field("video_id", pa.string(), nullable=False)
-SECOND = pa.field("second", pa.float32(), nullable=False)
-FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
+HASH = pa.field("hash", pa.uint64(), nullable=False)
 FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
-TABLES = {"frames": (SHARD, VIDEO_ID, SECOND), "videos": (SHARD, VIDEO_ID)}
+TABLES = {"frames": (SHARD, VIDEO_ID, SECOND, HASH), "videos": (SHARD, VIDEO_ID)}
 PROBES = 200
 """Stored frames, and as many videos, that a check of the recall searches for."""
 NEIGHBOURS = 10
@@ -57,7 +57,7 @@ Version = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class ShardRows(NamedTuple):
-    """What an index takes of a shard. frames: video_id, second and vector of the frames that can be found; videos:
+    """What an index takes of a shard. frames: video_id, second, hash and vector of the frames that can be found; videos:
     video_id and vector of the videos that have such frames."""
 
     frames: pa.Table
@@ -122,6 +122,8 @@ class IndexStatus:
 
 class FrameIndex:
     """An index as it was when it was opened. Any thread may search it."""
+
+    _hash_index: HashIndex | None
 
     def __init__(self, folder: str | Path, state: IndexState, settings: IndexSettings) -> None:
         """For `create` and `open`."""
@@ -211,6 +213,16 @@ class FrameIndex:
         numbers, similarities, found = self._tables["frames"].nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
+    def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
+        """As `HashIndex.search`; `read_hashes` comes first."""
+        return self.read_hashes().search(hashes, k)
+
+    def read_hashes(self) -> HashIndex:
+        """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
+        if self._hash_index is None:
+            self._hash_index = HashIndex(self._tables["frames"].columns(["video_id", "second", "hash"]))
+        return self._hash_index
+
     def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not
         zero."""
@@ -290,6 +302,7 @@ class FrameIndex:
         )
 
     def _take(self, state: IndexState) -> None:
+        self._hash_index = None
         self._tables = self._open_tables(state)
         self._state = state
 

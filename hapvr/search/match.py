@@ -20,14 +20,14 @@ from pydantic import TypeAdapter, computed_field
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
-from hapvr.scorer.calibration import Calibration, Verdict
-from hapvr.scorer.segments import FrameTimes, Segment
+from hapvr.scorer.calibration import Verdict
+from hapvr.scorer.segments import Segment
 from hapvr.scorer.videos import SampledFeatures
 
 MOMENT_S = 1.0
 """How far before and after a moment the query goes that is named by one second."""
 
-CANNOT_SAY = "ranked by similarity only: the model has no calibration, so it cannot say how sure it is"
+CANNOT_SAY = "unsure: ranked by similarity only, since the model was fitted on no searches"
 
 SCHEMA = pa.schema(
     [
@@ -93,9 +93,7 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
     if len(video.regions) <= count:
         return video
     rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
-    times = np.asarray(video.clock.times_s)[rows]
-    kept, *inner = (picture[rows.tolist()] for picture in (video.regions, *video.inner))
-    return SampledFeatures(kept, FrameTimes(tuple(times.tolist()), video.clock.duration_s), tuple(inner))
+    return video.take(rows.tolist())
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
@@ -112,8 +110,7 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
             "no_frames",
             f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
         )
-    first, last = int(rows[0]), int(rows[-1]) + 1
-    return video.part(first, last)
+    return video.take(rows.tolist())
 
 
 def printable(text: str) -> str:
@@ -126,7 +123,7 @@ class Match:
     """A video of the collection that may show footage of the query.
 
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference. probability:
-    of a match, in [0, 1], for the prior of the answer; None from a model without calibration, and for an inner picture.
+    of a match, by all that the search knows, in [0, 1], for the prior of the answer; None from a model without evidence.
     segments: the longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1];
     None where no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since:
     who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
@@ -162,7 +159,7 @@ class SearchAnswer:
     query_id: of a query that is a video of the collection, else "". seconds: of the searched part of the query. prior: share
     of matches for which the probabilities hold. compared: how many videos were scored of those that the collection has.
     warnings: what speaks against believing the answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing
-    in it was trained. precision: of the verdicts; None from a model without calibration. error: why there is no answer;
+    in it was trained. precision: of the verdicts; None where the model gives no probabilities. error: why there is no answer;
     empty if there is one.
     """
 
@@ -215,27 +212,17 @@ class FrameMatrix:
     segments: tuple[Segment, ...]
 
 
-def verdict_of(
-    calibration: Calibration | None,
-    similarity: float,
-    *,
-    mark: str = "",
-    same_file: bool = False,
-    inner_picture: bool = False,
-    prior: float | None = None,
-) -> Verdict | None:
-    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by the model; None where it has no calibration.
-
-    inner_picture: the similarity is of a part of the picture, for which no calibration is fitted: never a match.
-    """
+def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:
+    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability; None where there is none."""
     if mark:
         return "match" if mark == "match" else "no match"
     if same_file:
         return "match"
-    if calibration is None:
+    if probability is None:
         return None
-    verdict = calibration.verdict(similarity, precision=DEFAULT_PRECISION, prior=prior)
-    return "unsure" if inner_picture and verdict == "match" else verdict
+    if probability >= DEFAULT_PRECISION:
+        return "match"
+    return "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

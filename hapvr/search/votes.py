@@ -6,8 +6,10 @@ that video. Frames of a copy agree on one offset; look-alikes scatter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -54,11 +56,21 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A video to be looked at closely. votes: of its best window. windows: best first; none if only the whole video hit."""
+    """A video to be looked at closely.
+
+    votes: of its best window. windows: best first; none if only the whole video hit. num_voting: query frames that vote for
+    the best window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of
+    num_asked_hashes, and num_aligned: those of them that agree on an offset.
+    """
 
     video_id: str
     votes: float
     windows: tuple[Window, ...]
+    num_voting: int = 0
+    num_hashed: int = 0
+    num_aligned: int = 0
+    num_asked: int = 0
+    num_asked_hashes: int = 0
 
 
 def vote(
@@ -96,20 +108,44 @@ def vote(
     np.maximum.at(best, peaks["video"], peaks["votes"])
     chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
     windows = _windows(_take(peaks, np.isin(peaks["video"], chosen)), once, asked_s=np.unique(times))
-    return [Candidate(video_id=names[video], votes=float(best[video]), windows=windows[video]) for video in chosen]
-
-
-def unite(voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candidates: int) -> list[Candidate]:
-    """Candidates by votes and by whole videos, at most `max_candidates`: one of each list in turn, each video once."""
-    known = {candidate.video_id: candidate for candidate in voted}
-    order: dict[str, None] = {}
-    for place in range(max(len(voted), len(whole_videos))):
-        order |= {one.video_id: None for one in voted[place : place + 1]}
-        order |= dict.fromkeys(whole_videos[place : place + 1])
     return [
-        known.get(video_id) or Candidate(video_id=video_id, votes=0.0, windows=())
-        for video_id in list(order)[:max_candidates]
+        Candidate(
+            video_id=names[video],
+            votes=float(best[video]),
+            windows=windows[video],
+            num_voting=windows[video][0].num_frames,
+        )
+        for video in chosen
     ]
+
+
+def vote_by_hash(hits: pa.Table, times_s: npt.ArrayLike, **options: Any) -> list[Candidate]:
+    """As `vote`, of frames with near hashes, whose similarities count as they are; without `num_hits`."""
+    pairs = set(zip(hits["video_id"].to_pylist(), hits["query_frame"].to_pylist(), strict=True))
+    shared = Counter(video_id for video_id, _ in pairs)
+    return [
+        replace(one, votes=0.0, num_voting=0, num_hashed=shared[one.video_id], num_aligned=one.num_voting)
+        for one in vote(hits, times_s, num_hits=len(hits) + 1, **options)
+    ]
+
+
+def unite(
+    hashed: Sequence[Candidate], voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candidates: int
+) -> list[Candidate]:
+    """Candidates by hashes, by votes and by whole videos, at most `max_candidates`: one of each list in turn, each video once,
+    with what the first two say of it."""
+    by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
+    rows = zip_longest(by_hash, by_votes, whole_videos)
+    order = dict.fromkeys(name for row in rows for name in row if name is not None)
+    return [_joined(name, by_hash.get(name), by_votes.get(name)) for name in list(order)[:max_candidates]]
+
+
+def _joined(video_id: str, hashed: Candidate | None, voted: Candidate | None) -> Candidate:
+    nothing = Candidate(video_id=video_id, votes=0.0, windows=())
+    hashed, voted = hashed or nothing, voted or nothing
+    more = hashed.windows[: 1 if voted.windows else MAX_WINDOWS]
+    windows = (*(one for one in more if not any(_within(one, better) for better in voted.windows)), *voted.windows)
+    return replace(voted, windows=windows, num_hashed=hashed.num_hashed, num_aligned=hashed.num_aligned)
 
 
 def _weighted(

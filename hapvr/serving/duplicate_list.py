@@ -131,9 +131,7 @@ def _seen_from(pair: DuplicatePair, video_id: str, index: OpenIndex) -> dict[str
     query, reference = sides if pair.first == video_id else sides[::-1]
     return {
         "mark": pair.mark,
-        "verdict": verdict_of(
-            index.searcher.scorer.calibration, pair.similarity, mark=pair.mark, same_file=pair.same_file
-        ),
+        "verdict": verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file),
         "same_file": pair.same_file,
         "query_covered": query[0],
         "reference_covered": reference[0],

@@ -278,17 +278,17 @@ def index(service: ServiceOf) -> Any:
         current = current_index(service.project.root)
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
-    calibration = found.searcher.scorer.calibration
+    evidence = found.searcher.evidence
     return value | {
         "videos": found.searcher.num_videos,
         "shards": len(found.searcher.collection.shards()),
         "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
         "model": _shown_model(found.searcher.model),
         "untrained": found.searcher.untrained,
-        "precision": None if calibration is None else DEFAULT_PRECISION,
+        "precision": None if evidence is None else DEFAULT_PRECISION,
         "since": current.since,
         "recall": current.recall,
-        "prior": None if calibration is None else calibration.prior,
+        "prior": None if evidence is None else found.searcher.prior,
         "warnings": [without_paths(text) for text in found.searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }

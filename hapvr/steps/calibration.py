@@ -16,7 +16,13 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
-from hapvr.scorer.segments import best_run, relative_frame_matrix
+from hapvr.scorer.segments import (
+    FRAME_PAIRS,
+    FRAME_QUANTILE,
+    MAX_FRAME_THRESHOLD,
+    best_run,
+    relative_frame_matrix,
+)
 from hapvr.seeding import numpy_rng
 from hapvr.steps.benchmark_features import (
     BenchmarkFeatures,
@@ -29,16 +35,8 @@ from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 
-FRAME_PAIRS = 200
-"""Irrelevant pairs whose frame similarities are looked at."""
-
 PAIRS_AT_ONCE = 20
 """Pairs whose features are in memory together."""
-
-FRAME_QUANTILE = 0.95
-"""Part of the irrelevant pairs that have no consecutive frames above the segments' threshold."""
-
-MAX_FRAME_THRESHOLD = 0.98
 
 
 @dataclass(frozen=True, eq=False)

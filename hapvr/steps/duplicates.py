@@ -23,9 +23,9 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
-from hapvr.search.content_area import content_area, noise_level
 from hapvr.search.duplicates import (
     GROUP_SCHEMA,
+    GROUPS_PLACE,
     PAIR_SCHEMA,
     DuplicatePair,
     GroupMember,
@@ -47,19 +47,19 @@ from hapvr.search.match import coverage, thin, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
+from hapvr.video.content_area import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"
 MARKED_PLACE = "duplicate_groups/marked.parquet"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"
-GROUPS_PLACE = "duplicate_groups/groups.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
 )
-PAIRS_VERSION = 2
+PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 ALIGNED_FRAMES = 64
 """Frames of a common part, evenly apart, whose course is compared."""
-KEEP_VERSION = 3
+KEEP_VERSION = 5
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 UNSURE = "it is not sure that these are copies, so no copy is named to keep"
@@ -138,7 +138,10 @@ def make_duplicate_groups(
         _compare_marked(project, searcher)
         _measure_pictures(project, searcher)
         members = _groups(project, searcher)
-        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=_groups_fingerprint(root, inputs))
+        pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+        copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
+        stamps = {"fingerprint": _groups_fingerprint(root, inputs), "copies": str(copies)}
+        write_rows(root, GROUPS_PLACE, group_rows(members), **stamps)
     return members
 
 
@@ -193,12 +196,12 @@ def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[Gro
 def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
     """What is said of each member and the medoid of its group; None for the medoid itself."""
     medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks, calibration = read_marks(searcher.project.root), searcher.scorer.calibration
+    marks = read_marks(searcher.project.root)
     verdicts: list[Verdict | None] = []
     for one in members:
         sha256, medoid = one.metadata.sha256, medoids[one.group]
         mark = marks.verdict(sha256, medoid) or ""
-        said = verdict_of(calibration, one.similarity, mark=mark, same_file=sha256 == medoid)
+        said = verdict_of(one.probability, mark=mark, same_file=sha256 == medoid)
         verdicts.append(None if one.medoid else said)
     return verdicts
 
@@ -274,7 +277,7 @@ def _pairs_stamp(root: DataRoot, place: str) -> str:
 
 def _compare_marked(project: Project, searcher: Searcher) -> None:
     """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
-    if searcher.scorer.calibration is None:
+    if searcher.evidence is None:
         return
     root, contents, network = project.root, _contents(searcher), searcher.current.digest
     before = read_pairs(root, MARKED_PLACE, damaged=True)
@@ -330,7 +333,7 @@ def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], sea
         first_sha256=metadata.of(first).sha256,
         second_sha256=metadata.of(second).sha256,
         similarity=found.similarity,
-        probability=searcher.calibration.probability(found.similarity),
+        probability=searcher.probability(found) or 0.0,
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=starts[0],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
+from hapvr.data.features import HASH_SETTING, INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
@@ -28,6 +28,7 @@ from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.video.frames import center_crop, decode_jpegs
+from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
 from hapvr.video.settings import SourceName
 
 if TYPE_CHECKING:
@@ -80,22 +81,25 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     embed = region_embedder(backbone, whitening, project.config.device, extras=extras_dims > 0)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        wanted, times = frozenset(video_ids), deque[Sequence[float]]()
+        wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
 
         def clips() -> Iterator[tuple[str, Frames]]:
             reader = open_frames(project, key)
             for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
                 video = reader.read(video_id)
-                times.append(video.timestamps_s)
+                shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
                 yield video_id, crops(video.jpegs, backbone.crop_px)
 
         for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
-            yield VideoEntry(row, frame_columns(video_id, times.popleft(), values), len(values))
+            times, hashes = shown.popleft()
+            yield VideoEntry(row, frame_columns(video_id, times, hashes, values), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening) | extras_setting(extras_dims),
+        settings=feature_settings(project, backbone, whitening)
+        | extras_setting(extras_dims)
+        | {HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
         index_columns=INDEX_COLUMNS,
@@ -163,7 +167,7 @@ def import_features(
                 else:
                     count = len(video.features)
                     times = (np.arange(count) / fps).tolist()
-                    columns = frame_columns(video.video_id, times, video.features)
+                    columns = frame_columns(video.video_id, times, np.zeros(count, np.uint64), video.features)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         results.append(build_shard(recipe, video_ids=ids, make=make))

@@ -38,10 +38,11 @@ from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.collection import model_place
 from hapvr.search.descriptors import descriptor_shard
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.duplicates import MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME

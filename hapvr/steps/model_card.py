@@ -13,6 +13,7 @@ from hapvr.data.shards import STATUS_OK
 from hapvr.networks.packaged import packaged_origin
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.calibration import ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
@@ -28,12 +29,14 @@ def model_card(
     scores: Mapping[str, Mapping[str, Any]],
     calibrated: ModelCalibration,
     checks: Sequence[CalibrationCheck],
+    evidence: EvidenceModel | str,
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
     warning: str,
 ) -> str:
     """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; checks: of the calibration on
-    benchmarks; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
+    benchmarks; evidence: of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its
+    first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     networks = record["weights"]
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
@@ -79,6 +82,8 @@ def model_card(
         markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
         "## Calibration",
         *_calibration(calibrated, checks),
+        "## Searches",
+        searches_text(evidence),
         "## Limits",
         f"- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
         "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
@@ -93,6 +98,19 @@ def model_card(
         + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
+
+
+def searches_text(evidence: EvidenceModel | str) -> str:
+    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
+    if isinstance(evidence, str):
+        return f"Ranked by similarity alone, without probabilities: {evidence}."
+    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
+    return (
+        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
+        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
+        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
+        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
+    )
 
 
 def _percent(result: Mapping[str, Any], task: str) -> str:

@@ -22,7 +22,7 @@ from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import checked_metrics
-from hapvr.scorer.description import CARD_FILE, SCORER_FILE, random_weights_warning
+from hapvr.scorer.description import CARD_FILE, SCORER_FILE, complete_bundle, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, Event, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
@@ -32,6 +32,7 @@ from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
+from hapvr.steps.validation_searches import fit_on_validation
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
 
@@ -74,16 +75,6 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     onnx_folder = run.folder / "exported"
     onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
-    card = model_card(
-        project,
-        run,
-        scores=scores,
-        calibrated=calibrated,
-        checks=checks,
-        tags=tags,
-        onnx=onnx,
-        warning=warning,
-    )
     bundle = write_bundle(
         run.folder / "bundle",
         BundleParts(
@@ -94,12 +85,24 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
             provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
             serving=project.config.serving,
             calibration=fitted,
-            card=card,
             warning=warning,
             onnx=onnx,
             onnx_folder=onnx_folder if "files" in onnx else None,
         ),
     )
+    evidence = fit_on_validation(project, bundle)
+    card = model_card(
+        project,
+        run,
+        scores=scores,
+        calibrated=calibrated,
+        checks=checks,
+        evidence=evidence,
+        tags=tags,
+        onnx=onnx,
+        warning=warning,
+    )
+    complete_bundle(bundle, evidence=evidence, card=card)
     if calibrated.figure is not None:
         tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
     tracker.metrics(run.mlflow_run_id, checked_metrics(checks))

@@ -51,6 +51,7 @@ from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, 
 from hapvr.steps.features import feature_settings
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
+from hapvr.video.hashes import HASH_VERSION
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 KEPT_MODELS = 1
@@ -84,9 +85,8 @@ def make_descriptors(
             embedded = model.embed(regions)
             found = frame_descriptors(embedded, blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
-            yield VideoEntry(
-                row, frame_columns(video_id, timestamps_s, found.reasons.tolist(), found.vectors), len(regions)
-            )
+            columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
+            yield VideoEntry(row, frame_columns(video_id, timestamps_s, *columns), len(regions))
 
     return build_shard(
         _recipe(project, key, model, blank),
@@ -109,6 +109,7 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         "model": model.digest,
         "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
+        "hash": HASH_VERSION,
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
     return ShardRecipe(

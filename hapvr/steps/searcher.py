@@ -18,13 +18,14 @@ from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import is_untrained, read_description
-from hapvr.scorer.scorer import NEVER
+from hapvr.scorer.description import is_untrained, read_description, read_evidence
+from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.scorer.segments import Segment
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.index import FrameIndex
@@ -35,13 +36,15 @@ from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
 
+ASKED_SHARE = 0.5
+"""Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
 STALE_SHOWN = 3
 """Lost candidates that a warning names."""
 
 Timed = Callable[[str], AbstractContextManager[object]]
 """Given the name of a part of a search, measures how long a block takes."""
 
-UNCALIBRATED = "the model has no calibration, so it does not say how sure it is"
+UNSURE = "unsure: the model was fitted on no searches, so it does not say how sure it is"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class SearchOptions:
     """What a search is to give. Raises ArgumentError for values out of range.
 
     top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
-    a calibration for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the calibration's.
+    evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the collection's, see `Searcher`.
     segments: whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
     """
 
@@ -73,14 +76,17 @@ class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. model: `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage:
-    what is wrong with the files of the index that were checked.
+    version that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE
+    of the queries show something of the collection, and find as many copies of it as its videos have. model:
+    `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage: what is wrong with the files of the
+    index that were checked.
     """
 
     project: Project
     current: CurrentIndex
     indexed: Mapping[str, str]
     follows_registry: bool
+    prior: float
     model: str = ""
     untrained: bool = False
     damage: list[str] = field(default_factory=list)
@@ -102,7 +108,11 @@ class Searcher(SearchEngine):
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
-        shard_of = index.videos()
+        index.read_hashes()
+        shard_of, copies = (
+            index.videos(),
+            float(stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True), "copies") or 0.0),
+        )
         searcher = Searcher(
             scorer=scorer,
             index=index,
@@ -115,9 +125,11 @@ class Searcher(SearchEngine):
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
             candidates=settings.candidates,
+            evidence=read_evidence(folder),
             project=project,
             current=current,
             indexed=index.shard_digests(),
+            prior=min(ASKED_SHARE * (1 + copies) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=model_name(project, model or current.model),
             untrained=is_untrained(folder),
@@ -156,12 +168,11 @@ class Searcher(SearchEngine):
         """Of the model, as people read it."""
         return f"{self.model}, untrained" if self.untrained else self.model
 
-    @property
-    def calibration(self) -> Calibration:
-        """Raises DataError from a model without one."""
-        if self.scorer.calibration is None:
-            raise DataError(f"search: {UNCALIBRATED}; register one that was evaluated on a validation benchmark")
-        return self.scorer.calibration
+    def require_evidence(self) -> EvidenceModel:
+        """How the model weighs what a search knows. Raises DataError from a model that was fitted on no searches."""
+        if self.evidence is None:
+            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
+        return self.evidence
 
     def search(
         self, query: str | Path, options: SearchOptions | None = None, *, access: Access | None = None
@@ -169,7 +180,7 @@ class Searcher(SearchEngine):
         """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
 
         access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
-        ArgumentError for a minimal probability where the model has no calibration.
+        ArgumentError for a minimal probability where the model gives none.
         """
         return self.answer(self.read(query, access=access), options or SearchOptions())
 
@@ -215,22 +226,19 @@ class Searcher(SearchEngine):
         """
         if self.damage:
             raise DamagedError(self.damage[0])
-        scorer, fps = self.scorer, self.scorer.sampling.fps
-        if options.min_probability > 0 and scorer.calibration is None:
-            raise ArgumentError("min_probability: this model has no calibration, so there are no probabilities")
-        part = query.features
-        if options.part is not None:
-            part = cut(part, options.part, name=query.name, fps=fps)
+        if options.min_probability > 0 and self.evidence is None:
+            raise ArgumentError(f"min_probability: {UNSURE}")
         with timed("embed"):
-            views, clock = scorer.views(part, deadline), part.clock
+            views = self.views_of(query, options, deadline)
         with timed("find"):
-            candidates, lost = self.find(views, allowed=_allowed(options.folder, query.video_id), deadline=deadline)
+            candidates, lost = self.find(views, allowed=self.allowed(query, options), deadline=deadline)
         wanted = list(islice(self._wanted(candidates, query, options), options.top))
         with timed("segments"):
             located = [
                 self.segments(views[one.view], one, deadline) if options.segments else None for one, *_ in wanted
             ]
-        seconds = clock.times_s[-1] + 1 / fps - clock.times_s[0]
+        times_s = views[0].clock.times_s
+        seconds = times_s[-1] + 1 / self.scorer.sampling.fps - times_s[0]
         matches: list[Match] = []
         for (candidate, probability, mark, same_file), segments in zip(wanted, located, strict=True):
             said, by, since = ("", "", "") if mark is None else (mark.verdict, mark.by, mark.since)
@@ -250,58 +258,75 @@ class Searcher(SearchEngine):
                     mark=said,
                     marked_by=by,
                     marked_since=since,
-                    verdict=verdict_of(
-                        scorer.calibration,
-                        candidate.similarity,
-                        mark=said,
-                        same_file=same_file,
-                        inner_picture=candidate.view > 0,
-                        prior=options.prior,
-                    ),
+                    verdict=verdict_of(probability, mark=said, same_file=same_file),
                     same_file=same_file,
                     inner_picture=candidate.view > 0,
                 )
             )
-        calibration = scorer.calibration
+        evidence = self.evidence
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
             matches=tuple(matches),
             seconds=seconds,
-            prior=None if calibration is None else (options.prior or calibration.prior),
+            prior=None if evidence is None else (options.prior or self.prior),
             compared=len(candidates),
             videos=self.num_videos,
             warnings=(*self.warnings, *_lost_warning(lost)),
             model=self.model,
             untrained=self.untrained,
-            precision=None if calibration is None else DEFAULT_PRECISION,
+            precision=None if evidence is None else DEFAULT_PRECISION,
         )
+
+    def views_of(self, query: Query, options: SearchOptions, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
+        """`VideoScorer.views` of the part of a query that is asked for. Raises VideoError where it has no frame."""
+        part = query.features
+        if options.part is not None:
+            part = cut(part, options.part, name=query.name, fps=self.scorer.sampling.fps)
+        return self.scorer.views(part, deadline)
+
+    def allowed(self, query: Query, options: SearchOptions) -> Callable[[str], bool] | None:
+        """Which videos may be found, never the query itself; None: all."""
+        if not options.folder and not query.video_id:
+            return None
+        return lambda video_id: video_id.startswith(options.folder) and video_id != query.video_id
 
     def find_copies(
         self, video_id: str, *, least_probability: float
     ) -> list[tuple[ScoredCandidate, tuple[Segment, ...]]]:
-        """Other videos that share footage with one of the collection, the most similar first, and the common parts.
+        """Other videos that share footage with one of the collection, the likeliest first, and the common parts.
 
-        None for a video that shows nothing. Raises DataError from a model without calibration.
+        None for a video that shows nothing. Raises DataError as `require_evidence` does.
         """
+        self.require_evidence()
         query = self.scorer.embed(self.collection.whole(video_id))
         try:
-            candidates, _ = self.score(query, self.shortlist(query, allowed=_allowed("", video_id)))
+            candidates, _ = self.score(query, self.shortlist(query, allowed=lambda one: one != video_id))
         except VideoError:
             return []
         return [
             (candidate, self.segments(query, candidate))
             for candidate in candidates
-            if self.calibration.probability(candidate.similarity) >= least_probability
+            if (self.probability(candidate) or 0.0) >= least_probability
         ]
 
     def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
         """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
         query = self.scorer.embed(self.collection.whole(video_id))
-        scores, lost = self.score(query, [Candidate(video_id=other, votes=0.0, windows=())])
+        found = self.score_one(query, other)
+        return found, self.segments(query, found)
+
+    def score_one(self, query: EmbeddedVideo, video_id: str, *, number: int = 0) -> ScoredCandidate:
+        """A video as if it were the only candidate. number: of the view. Raises DataError where it has no features."""
+        try:
+            found = self.shortlist(query, allowed=lambda one: one == video_id)
+        except VideoError:  # the query shows nothing
+            found = []
+        alone = found or [Candidate(video_id=video_id, votes=0.0, windows=())]
+        scores, lost = self.score(query, alone, number=number)
         if lost:
-            raise DataError(lost[other])
-        return scores[0], self.segments(query, scores[0])
+            raise DataError(lost[video_id])
+        return scores[0]
 
     def within(self, key: str) -> Searcher:
         """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
@@ -335,8 +360,8 @@ class Searcher(SearchEngine):
         )
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
-        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and without calibration."""
-        _ = self.calibration  # there must be one, or nobody knows what is a match
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and as `require_evidence` does."""
+        self.require_evidence()  # without it nobody knows what is a match
         if key not in self.indexed:
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
         return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
@@ -346,13 +371,13 @@ class Searcher(SearchEngine):
     ) -> Iterator[tuple[ScoredCandidate, float | None, Mark | None, bool]]:
         """Candidates that may be shown, with their probability, mark, and whether they are the query's own file: what people
         said comes before the model."""
-        marks, calibration = read_marks(self.project.root), self.scorer.calibration
+        marks = read_marks(self.project.root)
         for one in candidates:
             content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
             same_file = content != "" and content == query.sha256
-            probability = None
-            if calibration is not None and (same_file or not one.view):
-                probability = 1.0 if same_file else calibration.probability(one.similarity, prior=options.prior)
+            probability = self.probability(one, prior=options.prior or self.prior)
+            if same_file and probability is not None:
+                probability = 1.0
             mark = marks.of(query.sha256, content) if query.sha256 else None
             unlikely = (probability or 0.0) < options.min_probability
             if not unlikely if mark is None else mark.verdict == "match":
@@ -377,12 +402,6 @@ def search_fingerprint(
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint
-
-
-def _allowed(folder: str, itself: str) -> Callable[[str], bool] | None:
-    if not folder and not itself:
-        return None
-    return lambda video_id: video_id.startswith(folder) and video_id != itself
 
 
 def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.settings import DemoCorpusSource, OwnVideosSource
+from hapvr.video.settings import DemoCorpusSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
@@ -158,7 +158,7 @@ def _generated(
         yield ResolvedSource.of_folder(train, TRAIN, folder / train / "videos")
     else:
         videos = project.path(source.path)
-        scenes = None if source.scenes is None else read_scenes(project.path(source.scenes))
+        scenes = source_scenes(project, source)
         held_out = f"{source.name}-held-out"
         before = {name: frozenset(row.uri for row in _known(project, {name})) for name in (train, held_out)}
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
@@ -200,6 +200,12 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
         lost += sum(not path_of_text(path).exists() for path in paths)
         found[source_of(key)] = (lost, usable + len(paths))
     return found
+
+
+def source_scenes(project: Project, source: Source) -> dict[str, str]:
+    """What clips of a source show, by path below its folder; clips that nobody named are left out."""
+    file = source.scenes if isinstance(source, OwnVideosSource) else None
+    return {} if file is None else read_scenes(project.path(file))
 
 
 def read_scenes(path: Path) -> dict[str, str]:

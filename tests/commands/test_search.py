@@ -51,6 +51,18 @@ def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None
     assert "covers 75 % of the query, 15 % of the video" in text
 
 
+def test_why_a_video_is_found(project: Project, clip: Path) -> None:
+    """In words and as JSON; an unknown video is an error."""
+    text = call(project, "search", clip, "--explain", "in/long.mp4")
+    assert "video    in/long.mp4: shown" in text
+    assert "view     in the whole picture: a candidate, similarity +" in text
+    assert "query 0:02-0:08 = 0:25-0:31" in text
+    assert "log odds" in text
+    (found,) = json.loads(call(project, "search", clip, "--explain", "in/long.mp4", "--json"))["explanations"]
+    assert (found["rank"], found["views"][0]["found"]["video_id"]) == (1, "in/long.mp4")
+    assert "no video 'in/absent.mp4'" in call(project, "search", clip, "--explain", "in/absent.mp4", exit_code=1)
+
+
 def test_programs_get_json(project: Project, clip: Path) -> None:
     """One object with every query, also where one of them cannot be used."""
     found = json.loads(call(project, "search", clip, "--json", "--id", "in/short.mp4"))

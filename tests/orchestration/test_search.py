@@ -13,9 +13,10 @@ import pytest
 from hapvr.data.features import collection_shards
 from hapvr.registry.versions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.search.collection import current_index
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark
-from hapvr.steps.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
@@ -27,9 +28,22 @@ from tests.steps.search_projects import bundle_of, copied_project, register_bund
 pytestmark = pytest.mark.slow
 
 
+SURE = EvidenceModel(
+    weights=dict.fromkeys(FEATURES, 0.0),
+    intercept=9.0,
+    usual=(0.0, 0.0, 0.0),
+    prior=0.5,
+    penalty=1.0,
+    brier=0.0,
+    num_matches=10,
+    num_others=10,
+    num_groups=10,
+)
+
+
 def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:
     """One more version of the project's model, with a network of this seed, is the champion."""
-    bundle = bundle_of(project, project.folder, seed=seed, fitted=fitted)
+    bundle = bundle_of(project, project.folder, seed=seed, fitted=fitted, weighed=SURE)
     register_bundle(project, with_real_weights(bundle))
 
 
@@ -135,7 +149,7 @@ def test_duplicates_and_watch_lists_follow_the_index(
         assert materialize(instance, asset, shard="own-test-00000").success
         assert "a benchmark made of the collection's videos" in str(shown(instance, asset)["reason"])
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
-    assert "no calibration" in str(shown(instance, "duplicate_pairs")["reason"])
+    assert "fitted on no searches" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
 
     champion(project, seed=1, fitted=sure_of_all())

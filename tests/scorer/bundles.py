@@ -17,6 +17,7 @@ from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import complete_bundle
 from hapvr.scorer.onnx_export import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop
@@ -83,7 +84,7 @@ def make_bundle(
             frames=[crops[:3], crops[3:9]],
             features=[],
         )
-    return write_bundle(
+    bundle = write_bundle(
         folder / "bundle",
         BundleParts(
             network_folder=save_network(network, folder / "network", metadata={}),
@@ -91,8 +92,10 @@ def make_bundle(
             whitening=whitening,
             sampling=SAMPLING,
             calibration=calibration,
-            card=card,
             onnx=record,
             onnx_folder=folder / "exported" if onnx else None,
         ),
     )
+    if card:
+        complete_bundle(bundle, evidence="", card=card)
+    return bundle

@@ -83,6 +83,7 @@ def descriptors(videos: list[str], *, seed: int) -> ShardRows:
     of_frames = {
         "video_id": [video for video in videos for _ in range(FRAMES)],
         "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
+        "hash": rng.integers(1, 2**64, len(frames), dtype=np.uint64),
         VECTOR: vector_column(frames),
     }
     return ShardRows(

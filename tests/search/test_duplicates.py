@@ -37,7 +37,7 @@ def pair(
         first_sha256=metadata(first).sha256,
         second_sha256=metadata(second).sha256,
         similarity=similarity,
-        probability=0.95,
+        probability=similarity,
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,7 +42,7 @@ def window(query: tuple[float, float], reference: tuple[float, float]) -> Window
 
 def pairs_beside(windows: Sequence[Window], *, query: int, video: int) -> list[tuple[Rows, Rows]]:
     """query, video: their numbers of frames, one a second."""
-    asked = EmbeddedVideo(torch.zeros(query, 9, 4), clock(query))
+    asked = EmbeddedVideo(torch.zeros(query, 9, 4), clock(query), np.zeros(query, np.uint64))
     candidate = Candidate(video_id="a", votes=1.0, windows=tuple(windows))
     pairs = pairs_of(candidate, clock(video).times_s, query=asked, fps=1.0)
     return [(pair.query, pair.reference) for pair in pairs]
@@ -102,7 +103,14 @@ def test_short_videos_are_compared_whole_with_short_queries() -> None:
 
 def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    score = ScoredCandidate(video_id="a", similarity=0.5, pairs=(Pair((0, 10), (2, 12)),), num_frames=200, seconds=200)
+    score = ScoredCandidate(
+        video_id="a",
+        similarity=0.5,
+        pairs=(Pair((0, 10), (2, 12)),),
+        num_frames=200,
+        seconds=200,
+        candidate=Candidate(video_id="a", votes=1.0, windows=()),
+    )
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
     assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]
@@ -111,10 +119,10 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
 
 
 def test_a_part_keeps_its_times() -> None:
-    video = SampledFeatures(torch.arange(10.0).view(10, 1, 1), clock(10))
+    video = SampledFeatures(torch.arange(10.0).view(10, 1, 1), clock(10), np.arange(10, dtype=np.uint64))
     part = cut(video, Part(start_s=2.5, end_s=6), name="q", fps=1.0)
     assert part.clock.times_s == (2, 3, 4, 5)
-    assert part.regions.flatten().tolist() == [2, 3, 4, 5]
+    assert part.regions.flatten().tolist() == part.hashes.tolist() == [2, 3, 4, 5]
     assert cut(video, Part.around(0), name="q", fps=1.0).clock.times_s == (0,)
     with pytest.raises(VideoError, match=r"q lasts 10\.0 s and has no frame from 10 s on"):
         cut(video, Part(start_s=10), name="q", fps=1.0)

@@ -21,7 +21,7 @@ def member(group: str, path: Path, *, keep: bool = False) -> GroupMember:
     data = path.read_bytes()
     file = VideoMetadata(path=path, sha256=hashlib.sha256(data).hexdigest(), num_bytes=len(data))
     return GroupMember(
-        group=group, video_id=f"in/{path.stem!a}", medoid=keep, keep=keep, reason="", similarity=1, metadata=file
+        group=group, video_id=f"in/{path.stem!a}", medoid=keep, keep=keep, reason="", probability=1, metadata=file
     )
 
 

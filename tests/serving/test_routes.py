@@ -104,7 +104,7 @@ def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
     found = client.search(id=SHORT, top=2).json
     assert (found["status"], names(found)[0], len(names(found))) == ("done", COPY, 2)
     assert "random weights" in found["answer"]["warnings"][0]
-    assert found["answer"]["prior"] == pytest.approx(0.2)
+    assert found["answer"]["prior"] == pytest.approx(0.5 / found["answer"]["videos"])
     best = found["answer"]["matches"][0]
     assert best["segments"][0]["query_start_s"] == 0
     assert best["probability"] > 0.9

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.model.checkpoint import load_network, save_network
@@ -19,9 +21,10 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.description import SCORER_FILE
+from hapvr.scorer.description import SCORER_FILE, complete_bundle
+from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.onnx_export import write_onnx
-from hapvr.seeding import torch_rng
+from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -52,6 +55,20 @@ def write_collection(folder: Path) -> Path:
     return folder
 
 
+def evidence() -> EvidenceModel:
+    """As if matches had similarities about 0.8, others about 0.2, and three of ten frames with near hashes, and were found by
+    the whole picture."""
+    rng = numpy_rng(0, "evidence")
+    is_match, searches = np.arange(20) % 4 == 0, []
+    for _ in range(20):
+        features = np.zeros((20, len(FEATURES)))
+        features[:, FEATURES.index("similarity")] = np.where(is_match, 0.8, 0.2) + rng.uniform(-0.1, 0.1, 20)
+        features[:, FEATURES.index("hashes_aligned")] = is_match * rng.uniform(0.0, 0.6, 20)
+        features[:, FEATURES.index("whole_picture")] = rng.integers(2, size=20) | is_match
+        searches.append((features[None], is_match))
+    return fit_evidence(searches, [f"video {number}" for number in range(20)], source={"benchmark": "made up"})
+
+
 def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
     """A similarity network of seeded weights, as `--model` takes it."""
     network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
@@ -59,7 +76,13 @@ def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | N
 
 
 def bundle_of(
-    project: Project, folder: Path, *, seed: int = 0, fitted: Calibration | None = SURE, onnx: bool = False
+    project: Project,
+    folder: Path,
+    *,
+    seed: int = 0,
+    fitted: Calibration | None = SURE,
+    weighed: EvidenceModel | None = None,
+    onnx: bool = False,
 ) -> Path:
     """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
     settings = NetworkSettings(comparator=False, attention=seed > 0)
@@ -77,7 +100,7 @@ def bundle_of(
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
         )
-    return write_bundle(
+    bundle = write_bundle(
         folder / f"bundle-{seed}",
         BundleParts(
             network_folder=place,
@@ -89,6 +112,8 @@ def bundle_of(
             onnx_folder=folder / "exported" if onnx else None,
         ),
     )
+    complete_bundle(bundle, evidence="not fitted" if fitted is None else weighed or evidence(), card="")
+    return bundle
 
 
 def with_real_weights(bundle: Path) -> Path:

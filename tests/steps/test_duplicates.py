@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hapvr.cli import app
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
-    GROUPS_PLACE,
     RANDOM_WEIGHTS,
     duplicate_pairs,
     make_duplicate_groups,
@@ -25,7 +25,7 @@ from hapvr.steps.duplicates import (
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.searcher import UNCALIBRATED, Searcher
+from hapvr.steps.searcher import UNSURE, Searcher
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights
@@ -72,7 +72,14 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     members = make_duplicate_groups(project, Searcher.open(project))
     assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
     assert {(member.keep, member.reason) for member in members} == {(False, RANDOM_WEIGHTS)}
+    prior = Searcher.open(project).prior
     project.root.delete(GROUPS_PLACE)
+    alone = Searcher.open(project)
+    assert alone.prior == pytest.approx(0.5 / alone.num_videos)
+    pairs = duplicate_pairs(project, alone, min_probability=0.5)
+    copies = sum(2 * pair.probability for pair in pairs) / alone.num_videos
+    assert copies == pytest.approx(4 / 9, abs=0.01)
+    assert prior == pytest.approx((1 + copies) * alone.prior)
     bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
     members = make_duplicate_groups(project, Searcher.open(project, model=str(with_real_weights(bundle))))
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
@@ -138,7 +145,7 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
     assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == [
         (row["video_id"], row["keep"]) for row in members
     ]
-    assert f"only files of the same bytes are listed: {UNCALIBRATED}" in answer["warnings"]
+    assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
     make_all(grown)
 
 

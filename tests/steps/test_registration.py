@@ -175,5 +175,9 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
 
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
     names = ("scores", "calibrated", "checks", "tags")
-    more = {"onnx": {"reason": "tracking.onnx is false"}, "warning": random_weights_warning(["random"])}
+    more = {
+        "evidence": "too few searches",
+        "onnx": {"reason": "tracking.onnx is false"},
+        "warning": random_weights_warning(["random"]),
+    }
     return model_card(project, run, **dict(zip(names, given, strict=True)), **more)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import GROUPS_PLACE, MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.duplicates import MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model

@@ -46,7 +46,7 @@ export function notice(text, kind = "warning") {
 
 export const verdictClass = (verdict) => (verdict ?? "").replace(" ", "_");
 
-// The verdict, and the probability as a bar and a number; the similarity alone where the model has no calibration.
+// The verdict, and the probability as a bar and a number; the similarity alone where the model gives no probability.
 export function chance(row) {
   const verdict = row.verdict && element("strong", { class: `said ${verdictClass(row.verdict)}` }, row.verdict);
   const similarity = row.similarity === undefined ? null

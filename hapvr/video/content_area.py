@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+Frame = TypeVar("Frame")
 
 SAMPLED_FRAMES = 8
 NEAR_BLACK = 24
@@ -30,17 +33,28 @@ EDGE_PX = 2
 
 
 def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
-    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does.
+    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does."""
+    left, top, right, bottom = content_box(list(map(luma, spread(jpegs, SAMPLED_FRAMES))))
+    return right - left, bottom - top
 
-    Rows and columns belong to a bar if they are at an edge and near black in every frame that is looked at.
+
+def content_box(frames: Sequence[npt.NDArray[np.uint8]]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
+
+    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black
+    in every frame.
     """
-    chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), SAMPLED_FRAMES)).astype(int))
-    frames = [_luma(jpegs[number]) for number in chosen]
     brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
     first, last = _shown(brightest)
     left, right = _shown(brightest[first:last].T)
     height, width = brightest.shape
-    return (right - left) / width, (last - first) / height
+    return left / width, first / height, right / width, last / height
+
+
+def spread(frames: Sequence[Frame], count: int) -> list[Frame]:
+    """At most `count` of the frames, evenly apart."""
+    places = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), count)).astype(int))
+    return [frames[place] for place in places]
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:
@@ -48,12 +62,11 @@ def noise_level(jpegs: Sequence[bytes]) -> float:
 
     The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block. 0 for pictures of less than a block.
     """
-    chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), NOISE_FRAMES)).astype(int))
-    return float(np.median([_noise(_luma(jpegs[number]).astype(np.float64)) for number in chosen]))
+    return float(np.median([_noise(luma(jpeg).astype(np.float64)) for jpeg in spread(jpegs, NOISE_FRAMES)]))
 
 
-def _noise(luma: npt.NDArray[np.float64]) -> float:
-    across = luma[:, :-2] - 2 * luma[:, 1:-1] + luma[:, 2:]
+def _noise(frame: npt.NDArray[np.float64]) -> float:
+    across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
     both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
     down, wide = (size // BLOCK_PX for size in both.shape)
     if not down * wide:
@@ -63,7 +76,8 @@ def _noise(luma: npt.NDArray[np.float64]) -> float:
     return float(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, QUIET)) if len(shown) else 0.0
 
 
-def _luma(jpeg: bytes) -> npt.NDArray[np.uint8]:
+def luma(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    """[H, W], the grey levels of a stored frame."""
     with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
         return np.asarray(frame.convert("L"))
 

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from hapvr.search.content_area import content_area
+from hapvr.video.content_area import content_area
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import encode_jpeg
 from tests.conftest import write_clip

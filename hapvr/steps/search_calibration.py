@@ -1,0 +1,223 @@
+"""How a model weighs what a search knows of a candidate: fitted on the candidates of real searches whose answers are known.
+
+Here the searches are for edits of the collection's own frames; `hapvr.steps.validation_searches` has those of a benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.shards import STATUS_OK
+from hapvr.demo.edits import ALL_EDITS
+from hapvr.errors import ArgumentError, VideoError
+from hapvr.networks.settings import BATCH_FRAMES
+from hapvr.progress import Progress, no_progress
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.description import read_description
+from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.logistic import Floats
+from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run
+from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.collection import SearchableCollection
+from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
+from hapvr.search.engine import SearchEngine
+from hapvr.search.evidence import evidence_of
+from hapvr.search.match import thin
+from hapvr.seeding import numpy_rng
+from hapvr.steps.frames import open_frames
+from hapvr.steps.project import Project
+from hapvr.video.frames import decode_jpegs, encode_jpeg
+
+MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
+"""Videos that are searched, and their frames: memory holds the descriptors."""
+EDITED_VIDEOS = 40
+EDITS_EACH = 2
+INNER_EDIT = "picture_in_picture"
+"""What every edited video is also shown in, so that matches by an inner picture are known well enough."""
+EDITED_FRAMES = 16
+"""Frames of a video that an edit shows: what people post is mostly a part."""
+RANKED = 10
+"""Other videos of each search that the calibration sees, the most similar ones."""
+OTHER_FRAMES = 120
+COPY_SIMILARITY = 0.75
+"""Two videos of the collection that are as similar as this, or share a hash, may be copies: such pairs are not fitted on."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search whose answer is known. matches: ids that show its footage. hidden: ids of which nothing is known, which are not
+    searched. group: searches of one group are fitted or predicted together."""
+
+    query: SampledFeatures
+    matches: frozenset[str]
+    hidden: frozenset[str]
+    group: str
+
+
+def fit_on_edits(
+    project: Project, bundle: Path, shard_of: Mapping[str, str], *, progress: Progress = no_progress
+) -> tuple[EvidenceModel | str, Calibration | None]:
+    """Fit on searches for edits of some of the collection's videos, and for these themselves, whose neighbours are what looks
+    alike in this collection; why not, where there are too few. Also the calibration of similarities, for pairs of files.
+
+    shard_of: by video id.
+    """
+    engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys(shard_of.values())))
+    ids = sorted(engine.collection.shard_of)
+    order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
+
+    def asked() -> Iterator[Asked]:
+        for number, video_id in enumerate(order):
+            progress(number, len(order))
+            video = engine.collection.whole(video_id)
+            embedded = engine.scorer.embed(video)
+            try:
+                found, _ = engine.score(embedded, engine.shortlist(embedded))
+            except VideoError:  # it shows nothing
+                continue
+            copies = {one.video_id for one in found if one.similarity >= COPY_SIMILARITY or one.candidate.num_aligned}
+            others = frozenset(copies - {video_id})
+            yield Asked(video, frozenset(), others | {video_id}, video_id)
+            donor = order[number - 1]
+            drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+            for clip, combined in edited_parts(
+                project, engine, video_id, donor, dict.fromkeys([INNER_EDIT, *drawn.tolist()])
+            ):
+                yield Asked(clip, frozenset({video_id}), others | ({donor} if combined else set()), video_id)
+
+    source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
+    searches = list(searched(engine, asked()))
+    matches, others = np.zeros(0), np.zeros(0)
+    for one in searches:
+        whole = one.features[0, :, FEATURES.index("similarity")]
+        matches = np.append(matches, whole[one.is_match & np.isfinite(whole)])
+        others = np.append(others, np.sort(whole[~one.is_match & np.isfinite(whole)])[-RANKED:])
+    calibration = None
+    if min(len(matches), len(others)) >= MIN_PAIRS:
+        threshold = _frame_threshold(engine, order)
+        calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
+    return fit(searches, source=source), calibration
+
+
+def edited_parts(
+    project: Project, engine: SearchEngine, video_id: str, donor_id: str, kinds: Iterable[str]
+) -> Iterator[tuple[SampledFeatures, bool]]:
+    """A part of a video after each edit of ALL_EDITS, and whether the donor shows in it."""
+    frames, donor = (_frames(project, engine.collection.shard_of[one], one) for one in (video_id, donor_id))
+    for kind in kinds:
+        edit = ALL_EDITS[kind]
+        edited = edit.apply(frames, donor, engine.scorer.sampling.fps, numpy_rng(0, "edit", video_id, kind))
+        yield engine.scorer.sampled(list(map(encode_jpeg, edited))), edit.combines
+
+
+def _frames(project: Project, key: str, video_id: str) -> NDArray[np.uint8]:
+    """[N, H, W, 3], a part of a video as it is stored."""
+    jpegs = open_frames(project, key).read(video_id).jpegs
+    first = int(numpy_rng(0, "part", video_id).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
+    return decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1)
+
+
+def _frame_threshold(engine: SearchEngine, ids: Sequence[str]) -> float:
+    """What FRAME_QUANTILE of the pairs of different videos stay below with their most similar consecutive frames."""
+    pairs = list(combinations(ids, 2))
+    runs = []
+    for place in numpy_rng(0, "frame threshold").permutation(len(pairs))[:FRAME_PAIRS]:
+        videos = (thin(engine.collection.whole(one), OTHER_FRAMES) for one in pairs[place])
+        first, second = (engine.scorer.embed(video) for video in videos)
+        runs.append(best_run(engine.scorer.relative_similarity(first, second)))
+    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
+
+
+def videos_of(project: Project, keys: Iterable[str], *, first: Iterable[str] = ()) -> dict[str, str]:
+    """Video id -> shard, of videos of some shards that have features: `first` ones and others, up to MAX_VIDEOS and MAX_FRAMES."""
+    found: dict[str, tuple[str, int]] = {}
+    for key in keys:
+        rows = project.shard(FEATURES_STAGE, key).rows()
+        found |= {row["video_id"]: (key, row["num_rows"]) for row in rows if row["status"] == STATUS_OK}
+    ids = [one for one in dict.fromkeys([*first, *found]) if one in found][:MAX_VIDEOS]
+    total = np.cumsum([found[one][1] for one in ids])
+    return {one: found[one][0] for one, frames in zip(ids, total, strict=True) if frames <= MAX_FRAMES}
+
+
+def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> SearchEngine:
+    """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
+    description = read_description(bundle)
+    scorer = load_bundle(bundle, device=project.config.device, dtype=project.config.search.dtype)
+    collection = SearchableCollection(
+        project.root,
+        shard_of,
+        require=lambda settings: description.require_features(bundle, settings),
+        extras=scorer.networks.needs_extras,
+    )
+    blank = np.zeros((0, 0), np.float32)
+    if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
+        pictures = blank_pictures(description.crop_px)
+        starts = range(0, len(pictures), BATCH_FRAMES)
+        regions = [scorer.networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
+        blank = mean_directions(scorer.networks.vectors(scorer.networks.embed(np.concatenate(regions))))
+    names: list[str] = []
+    columns: list[tuple[Any, ...]] = []
+    for video_id in collection.shard_of:
+        video = collection.whole(video_id)
+        found = frame_descriptors(scorer.networks.vectors(scorer.embed(video).regions), blank=blank)
+        names += [video_id] * len(video.hashes)
+        columns.append((video.clock.times_s, video.hashes, found.vectors.astype(np.float16), found.kept))
+    times, hashes, vectors, kept = (np.concatenate(column) for column in zip(*columns, strict=True))
+    frames = pa.table({"video_id": names, "timestamp_s": times, "hash": hashes})
+    return SearchEngine(
+        scorer=scorer,
+        index=ShardIndex(index_rows(frames, vectors, kept)),
+        collection=collection,
+        num_videos=len(columns),
+        blank=blank,
+        candidates=project.config.search.candidates,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Searched:
+    """features: [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate, and
+    which are matches, [N]."""
+
+    features: Floats
+    is_match: NDArray[np.bool_]
+    group: str
+
+
+def searched(engine: SearchEngine, searches: Iterable[Asked]) -> Iterator[_Searched]:
+    for asked in searches:
+        try:
+            views, _ = engine.score_views(engine.scorer.views(asked.query), allowed=_not_in(asked.hidden))
+        except VideoError:  # it shows nothing
+            continue
+        place = {
+            name: number for number, name in enumerate(dict.fromkeys(one.video_id for view in views for one in view))
+        }
+        features = np.full((len(views), len(place), len(FEATURES)), np.nan)
+        for number, found in enumerate(views):
+            features[number, [place[one.video_id] for one in found]] = evidence_of(found)
+        is_match = np.array([name in asked.matches for name in place], bool)
+        for shown in (np.ones_like(is_match), ~is_match)[not asked.matches :]:
+            yield _Searched(features[:, shown], is_match[shown], asked.group)
+
+
+def fit(searches: Sequence[_Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
+    candidates = [(one.features, one.is_match) for one in searches]
+    try:
+        return fit_evidence(candidates, [one.group for one in searches], source=source)
+    except ArgumentError as error:
+        return str(error)
+
+
+def _not_in(hidden: frozenset[str]) -> Callable[[str], bool]:
+    return lambda video_id: video_id not in hidden

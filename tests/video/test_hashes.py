@@ -1,0 +1,69 @@
+"""Perceptual hashes: what they are, what they survive, and which pictures have none."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hapvr.seeding import numpy_rng
+from hapvr.video.frames import encode_jpeg
+from hapvr.video.hashes import NO_HASH, SIDE_PX, distances, frame_hashes, hash_of, picture_hash
+from tests.scorer.bundles import scene
+
+LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
+
+
+def grey(seed: int) -> NDArray[np.uint8]:
+    return np.asarray(scene(seed).mean(axis=2), np.uint8)
+
+
+def bits(first: int, second: int) -> int:
+    return int(distances(np.array([first], np.uint64), np.array([second], np.uint64))[0])
+
+
+def test_the_hash_is_the_sign_of_low_frequencies_against_their_median() -> None:
+    """A loop over the definition of the cosine transform."""
+    small = numpy_rng(0, "hash").uniform(0, 255, (SIDE_PX, SIDE_PX))
+    places = np.arange(SIDE_PX)
+    waves = [np.cos(np.pi * k * (2 * places + 1) / (2 * SIDE_PX)) for k in range(1, 9)]
+    wanted = np.array([(small * np.outer(down, across)).sum() for down in waves for across in waves])
+    signs = "".join("1" if one > np.median(wanted) else "0" for one in wanted)
+    assert hash_of(small) == int(signs, 2)
+    assert signs.count("1") == 32
+
+
+def test_a_golden_hash() -> None:
+    """Of a ramp with a bright square, so that stored hashes stay comparable."""
+    picture = np.add.outer(np.arange(96), np.arange(128)).astype(np.uint8)
+    picture[20:50, 30:80] = 255
+    assert picture_hash(picture) == 0x9F6060609F97929F
+
+
+def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
+    """Within the radius of a look-up, where unrelated frames differ in about 32 bits."""
+    pictures = [scene(seed) for seed in range(6)]
+    own = frame_hashes(list(map(encode_jpeg, pictures)))
+    rng = numpy_rng(0, "noise")
+    noisy = [np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8) for one in pictures]
+    barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
+    for edited in (noisy, barred):
+        assert distances(own, frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
+    flipped = frame_hashes([encode_jpeg(np.ascontiguousarray(one[:, ::-1])) for one in pictures])
+    assert distances(own, flipped).min() > 10
+    assert np.median(distances(own[:, None], own[None])[~np.eye(6, dtype=bool)]) > 20
+
+
+@given(st.integers(0, 63), st.integers(0, 2**64 - 1))
+def test_a_flipped_bit_is_a_distance_of_one(bit: int, value: int) -> None:
+    assert bits(value, value ^ (1 << bit)) == 1
+
+
+def test_flat_pictures_have_no_hash() -> None:
+    """Whatever their grey, and with the noise of a camera."""
+    rng = numpy_rng(0, "flat")
+    for level in (0, 128, 255):
+        flat = np.clip(level + rng.normal(0, 3, (96, 160)), 0, 255).astype(np.uint8)
+        assert picture_hash(flat) == NO_HASH
+    assert picture_hash(grey(1)) != NO_HASH
