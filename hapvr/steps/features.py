@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import HASH_SETTING, INDEX_COLUMNS, ROW_GROUP_ROWS, STAGE, extras_setting, fields
+from hapvr.data.features import (
+    HASH_SETTING,
+    INDEX_COLUMNS,
+    ROW_GROUP_ROWS,
+    STAGE,
+    extras_setting,
+    feature_columns,
+    fields,
+)
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
-from hapvr.data.tensors import frame_columns
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
 from hapvr.networks.extract import Frames, embed_by_networks, open_backbone, region_embedder
@@ -93,7 +100,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
-            yield VideoEntry(row, frame_columns(video_id, times, hashes, values), len(values))
+            yield VideoEntry(row, feature_columns(video_id, times, values, hashes), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
@@ -167,7 +174,7 @@ def import_features(
                 else:
                     count = len(video.features)
                     times = (np.arange(count) / fps).tolist()
-                    columns = frame_columns(video.video_id, times, np.zeros(count, np.uint64), video.features)
+                    columns = feature_columns(video.video_id, times, video.features)
                     yield VideoEntry(index_row(video.video_id, count), columns, count)
 
         results.append(build_shard(recipe, video_ids=ids, make=make))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.data.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, fields
+from hapvr.data.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, index_row
-from hapvr.data.tensors import decode_tensors, frame_columns
+from hapvr.data.tensors import decode_tensors
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
@@ -36,7 +36,7 @@ def write_shard(
     with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows) as writer:
         for video_id, count in lengths.items():
             writer.write(
-                frame_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4)))
+                feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4)))
             )
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.scorer.description import EVIDENCE_FILE, complete_bundle, read_evidence
+from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.logistic import fit_logistic, log_loss, sigmoid
 from hapvr.seeding import numpy_rng
@@ -128,6 +128,7 @@ def test_too_little_to_fit_on_is_said() -> None:
 
 
 def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(model: EvidenceModel, tmp_path: Path) -> None:
+    (tmp_path / SCORER_FILE).write_text("{}")
     complete_bundle(tmp_path, evidence=model, card="")
     assert read_evidence(tmp_path) == model
     for broken in (

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.data.features import STAGE, fields
+from hapvr.data.features import STAGE, feature_columns, fields
 from hapvr.data.shards import index_row
-from hapvr.data.tensors import frame_columns
 from hapvr.provenance import Provenance
 from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
@@ -85,7 +84,7 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     shard = inbox.shard(STAGE, "made-00000")
     with shard.write_data(fields(num_regions=9, dims=16), row_group_rows=8) as writer:
         for name, regions in broken.items():
-            writer.write(frame_columns(name, [0.0, 1.0], regions))
+            writer.write(feature_columns(name, [0.0, 1.0], regions))
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
     found = by_name(check_features(inbox, "made-00000"))
     assert found["feature_values"].values["examples"] == ["nan", "zero"]
