@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from hapvr.augment.policy import View, draw_view, video_in_video
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.temporal import draw_window
 from hapvr.data.frames import VideoFrames
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import decode_jpegs
+
+if TYPE_CHECKING:
+    from hapvr.augment.policy import View
 
 Strength = Literal["weak", "strong"]
 
@@ -80,6 +82,8 @@ class ViewDrawer:
         """The clip of a plan. The donor shows its own strong view of the same index."""
         if self._last is None or self._last[0] != plan.video_id:
             self._last = (plan.video_id, _decoded(self._read(plan.video_id)))
+        from hapvr.augment.policy import video_in_video  # loads torchvision
+
         view = self._view(self._last[1], plan)
         if plan.donor_id:
             frames = _decoded(self._read(plan.donor_id))
@@ -88,6 +92,8 @@ class ViewDrawer:
         return view
 
     def _view(self, frames: Tensor, plan: ViewPlan) -> View:
+        from hapvr.augment.policy import draw_view
+
         num_frames = self._config.num_frames
         rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
         window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)

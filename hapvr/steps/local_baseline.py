@@ -15,7 +15,6 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, collection_shards
 from hapvr.data.manifest import training_shard_keys
 from hapvr.errors import FULL_HINT, MissingPartError
-from hapvr.files import file_sha256
 from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import open_backbone
@@ -84,12 +83,10 @@ def _make(
         name: onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {OPSET}]> {text}')
         for name, text in GRAPHS.items()
     }
-    files = {}
-    for name, graph in {"backbone.onnx": backbone.graph(whitening), **graphs}.items():
-        file = exported / ONNX_FOLDER / name
-        file.write_bytes(graph.SerializeToString())
-        files[name] = {"sha256": file_sha256(file), "bytes": file.stat().st_size}
-    record = {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": files}
+    graphs["backbone.onnx"] = backbone.graph(whitening)
+    for name, graph in graphs.items():
+        (exported / ONNX_FOLDER / name).write_bytes(graph.SerializeToString())
+    record = {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": sorted(graphs)}
     bundle = write_bundle(
         folder / "bundle",
         BundleParts(
