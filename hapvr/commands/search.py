@@ -377,12 +377,6 @@ def _times(part: Segment | Window) -> str:
     )
 
 
-def _holds(precision: float | None, prior: float | None) -> str:
-    if precision is None or prior is None:
-        return ""
-    return f"; verdicts at precision {precision:g}, where {100 * prior:.3g} % of the pairs match"
-
-
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.inner_pictures import IN_A_PART
 
