@@ -30,8 +30,9 @@ from hapvr.upkeep import repair, verify_root
 from pipelines.monitoring import old_runs, remove_old_runs, sensors, waiting_alerts
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute
-from tests.steps.test_alerts import Receiver
+from tests.steps.test_alerts import Receiver, receiver
 
+__all__ = ["receiver"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 WEEKS = int(os.environ.get("WEEKS", "6"))
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
@@ -88,14 +89,6 @@ def happening(kind: str, project: Project) -> Iterator[None]:
         if kind == "poisoned shard":
             stack.enter_context(poisoned(project))
         yield
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
 
 
 class Year:
