@@ -8,7 +8,7 @@ import pytest
 
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.project import Project
-from hapvr.steps.search_calibration import fit_on_validation
+from hapvr.steps.validation_searches import fit_on_validation
 from tests.steps.search_projects import bundle_of
 
 
@@ -21,7 +21,7 @@ def test_searches_for_validation_videos_are_fitted(
         folder=small_project.folder,
         overrides={"evaluation.validation": "own-test", "evaluation.benchmarks": []},
     )
-    bundle = bundle_of(project, tmp_path, calibrated=False)
+    bundle = bundle_of(project, tmp_path, fitted=None)
     monkeypatch.setattr("hapvr.scorer.evidence.MIN_GROUPS", 2)
     monkeypatch.setattr("hapvr.steps.search_calibration.EDITED_FRAMES", 4)
     found = fit_on_validation(project, bundle)
