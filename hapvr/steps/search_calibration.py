@@ -40,7 +40,7 @@ from hapvr.video.frames import decode_jpegs, encode_jpeg
 
 MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
 """Videos that are searched, and their frames: memory holds the descriptors."""
-EDITED_VIDEOS = 40
+EDITED_VIDEOS = 20
 EDITS_EACH = 2
 INNER_EDIT = "picture_in_picture"
 """What every edited video is also shown in, so that matches by an inner picture are known well enough."""
