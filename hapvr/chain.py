@@ -150,6 +150,10 @@ def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no
 def register_model(
     project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
 ) -> Any:
+    """Register a trained model, and before it the untrained baseline. run: of the training; "" for the current one.
+
+    Returns the `Registration`.
+    """
     from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.registration import make_registered_model
     from hapvr.steps.training import trained_run

@@ -108,7 +108,8 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             lasting=True,
         )
     champion = found.champion
-    if champion is not None and (found.index is None or found.index.model != champion["name"]):
+    # an alias that was set by hand in MLflow does not say since when
+    if champion and champion["since"] and (found.index is None or found.index.model != champion["name"]):
         age_h = (now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()) / 3600
         if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
@@ -24,9 +25,23 @@ from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-def
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, require_regular
+from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, log_model, register
-from hapvr.scorer.description import CARD_FILE, read_calibration, read_description
+from hapvr.scorer.description import (
+    BACKBONE_FILE,
+    CALIBRATION_FILE,
+    CARD_FILE,
+    EVIDENCE_FILE,
+    NETWORK_FOLDER,
+    ONNX_FOLDER,
+    SCORER_FILE,
+    WHITENING_FILE,
+    ONNXName,
+    read_calibration,
+    read_description,
+    read_evidence,
+)
 from hapvr.scorer.torch_bundle import load_networks
 from hapvr.settings import first_line
 
@@ -36,10 +51,11 @@ HUB = "hf://"
 DIGEST_TAG = "hapvr.sha256"
 HEAD = {"library_name": "hapvr", "tags": ["video-retrieval", "video-similarity", "copy-detection"]}
 
-_FILE = re.compile(
-    r"(?:scorer|calibration|network/network)\.json|model_card\.md|onnx/(?:backbone|embed|frames|compare)\.onnx|"
-    r"(?:backbone|whitening|network/network)\.safetensors"
-)
+_FILES = {
+    *(SCORER_FILE, CALIBRATION_FILE, EVIDENCE_FILE, CARD_FILE, BACKBONE_FILE, WHITENING_FILE),
+    *(f"{NETWORK_FOLDER}/{name}" for name in (WEIGHTS_FILE, DESCRIPTION_FILE)),
+    *(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName)),
+}
 _PLACE = re.compile(r"hf://([A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)(?:@([A-Za-z0-9][A-Za-z0-9_./-]*))?")
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 
@@ -53,7 +69,7 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
     files = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
-    names = [name for name in files if _FILE.fullmatch(name)]
+    names = [name for name in files if name in _FILES]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
@@ -82,7 +98,7 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
             there = hub.list_repo_files(repository, revision=revision)
             operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
                 *(CommitOperationAdd(name, folder / name) for name in names),
-                *(CommitOperationDelete(name) for name in there if _FILE.fullmatch(name) and name not in names),
+                *(CommitOperationDelete(name) for name in there if name in _FILES.difference(names)),
             ]
             message = f"HAP-VR model {digest[:12]}"
             made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
@@ -110,7 +126,9 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         if found:
             return int(found[0].version), digest, source
         description = read_description(bundle)
+        description.require_files(bundle)
         read_calibration(bundle)
+        read_evidence(bundle)
         load_networks(bundle, description, device="cpu", dtype="float32")  # raises where the parts do not fit
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
@@ -135,7 +153,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
             raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")
         for line in listed.decode("ascii").splitlines():
             row = _SUM.fullmatch(line)
-            if row is None or not _FILE.fullmatch(row[2]):
+            if row is None or row[2] not in _FILES:
                 raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
             name = row[2]
             require_regular(folder / name)

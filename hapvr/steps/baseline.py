@@ -9,15 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import polars as pl
-
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import collection_shards
-from hapvr.data.manifest import training_shard_keys
-from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
@@ -27,14 +20,12 @@ from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import CARD_FILE, complete_bundle
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.steps.local_baseline import KEY, SETTINGS
 from hapvr.steps.model_card import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.registration import export_onnx
-from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits
+from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
-
-KEY = "untrained"
-"""Begins the name of the baseline's MLflow run, and of its folder below `models/`."""
 
 WHITENING_TAG = "hapvr.baseline.whitening"
 VIDEOS_TAG = "hapvr.baseline.videos"
@@ -50,7 +41,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         tags = {} if champion is None else version_tags(tracker.client, name, champion.version)
         if champion is not None and WHITENING_TAG not in tags:  # trained
             return
-        videos, whitening = _videos(project), load_whitening(project.root)
+        videos, whitening = training_videos(project), load_whitening(project.root)
         wanted = min(MAX_VIDEOS, len(videos))
         if tags.get(WHITENING_TAG) != whitening.sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted:
             version = _register_baseline(project, videos, whitening, progress=progress)
@@ -62,7 +53,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
 def _register_baseline(project: Project, videos: Mapping[str, str], whitening: Whitening, *, progress: Progress) -> int:
     """videos: shard by id. Returns the version."""
     backbone = load_backbone(project.config.backbone)
-    network = SimilarityNetwork(NetworkSettings(attention=False, comparator=False), dims=whitening.dims).eval()
+    network = SimilarityNetwork(SETTINGS, dims=whitening.dims).eval()
     key = f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
     folder = project.root.local_path(f"{MODELS}/{key}")
     tags = {
@@ -118,14 +109,3 @@ def _card(backbone: Backbone, calibration: Calibration | None, evidence: Evidenc
         "- Sound is not used. Pictures are centre-cropped.",
     ]
     return "\n\n".join(lines) + "\n"
-
-
-def _videos(project: Project) -> dict[str, str]:
-    """Video id -> shard, of all videos of the training split that have features."""
-    training = training_shard_keys(project.root)
-    return {
-        video_id: key
-        for key in collection_shards(project.root)[0]
-        if key in training
-        for video_id in project.shard(FEATURES_STAGE, key).index().filter(pl.col("status") == STATUS_OK)["video_id"]
-    }

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx.parser
 from safetensors.numpy import save_file
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureFile, collection_shards
-from hapvr.data.manifest import training_shard_keys
 from hapvr.errors import FULL_HINT, MissingPartError
 from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.model.settings import NetworkSettings
@@ -24,9 +20,10 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.description import CARD_FILE, ONNX_FOLDER, complete_bundle
 from hapvr.steps.project import Project
-from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits
+from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 
 KEY = "untrained"
+"""Begins the name of the baseline's folder below `models/`, and of its MLflow run where there is a registry."""
 SETTINGS = NetworkSettings(attention=False, comparator=False)
 GRAPHS = {
     "embed.onnx": "embed (float[T, R, D] regions) => (float[T, R, D] embedding) {embedding = Identity(regions)}",
@@ -56,7 +53,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
             f"MLflow; {FULL_HINT}"
         )
     with root.lock("baseline"):
-        whitening, videos = load_whitening(root), _videos(project)
+        whitening, videos = load_whitening(root), training_videos(project)
         models, begins = root.local_path("models"), f"{KEY}-{whitening.sha256[:8]}-"
         known = [int(name.removeprefix(begins)) for name in root.list_folders("models") if name.startswith(begins)]
         made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=0)
@@ -73,6 +70,8 @@ def _make(
     videos: dict[str, str],
     progress: Progress,
 ) -> Path:
+    import onnx.parser  # another installation does without
+
     network, exported = folder / "network", folder / "exported"
     for made in (network, exported / ONNX_FOLDER):
         made.mkdir(parents=True, exist_ok=True)
@@ -106,10 +105,3 @@ def _make(
     )
     complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
     return bundle
-
-
-def _videos(project: Project) -> dict[str, str]:
-    """Video id -> shard, of all videos of the training split that have features."""
-    training = training_shard_keys(project.root)
-    shards = [key for key in collection_shards(project.root)[0] if key in training]
-    return {video_id: key for key in shards for video_id in FeatureFile(project.shard(FEATURES_STAGE, key)).video_ids}

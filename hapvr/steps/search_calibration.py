@@ -16,6 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import collection_shards
+from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import ArgumentError, VideoError
@@ -107,6 +109,18 @@ def fit_on_edits(
         threshold = _frame_threshold(engine, order)
         calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
     return fit(searches, source=source), calibration
+
+
+def training_videos(project: Project) -> dict[str, str]:
+    """Video id -> shard, of all videos of the training split that have features."""
+    training = training_shard_keys(project.root)
+    return {
+        row["video_id"]: key
+        for key in collection_shards(project.root)[0]
+        if key in training
+        for row in project.shard(FEATURES_STAGE, key).rows()
+        if row["status"] == STATUS_OK
+    }
 
 
 def edited_parts(

@@ -109,10 +109,8 @@ class Searcher(SearchEngine):
         scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
         index = current.open(root, settings)
         index.read_hashes()
-        shard_of, copies = (
-            index.videos(),
-            float(stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True), "copies") or 0.0),
-        )
+        shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
+        copies = float(stamp(groups, "copies") or 0.0)
         searcher = Searcher(
             scorer=scorer,
             index=index,

@@ -19,15 +19,19 @@ from hapvr.registry.runs import Tracker
 from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
 from hapvr.registry.versions import champion_of
 from hapvr.scorer.calibration import fit_calibration
+from hapvr.scorer.description import complete_bundle
 from tests.registry.empty_store import new_store
 from tests.registry.model_hub import model_hub
 from tests.scorer.bundles import make_bundle
+from tests.steps.search_projects import evidence
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fitted = fit_calibration([0.9] * 20, [0.1] * 20, source={}, frame_threshold=0.7)
-    return make_bundle(tmp_path_factory.mktemp("travel"), calibration=fitted, card="# The card\n")
+    made = make_bundle(tmp_path_factory.mktemp("travel"), calibration=fitted)
+    complete_bundle(made, evidence=evidence(), card="# The card\n")
+    return made
 
 
 def names_in(folder: Path) -> set[str]:
