@@ -27,10 +27,13 @@ SETTLE_S = 30.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
 
-# A missing asset is made as soon as its inputs exist. A failed one waits for a retry or for a person.
-# AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on.
+# A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or for a person.
+# AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on. `in_progress`
+# alone would not do either: for a moment, what a run has just made is neither in progress nor there.
+ASKED = dg.AutomationCondition.newly_requested().since(dg.AutomationCondition.missing().newly_true())
 MISSING = (
     dg.AutomationCondition.missing()
+    & ~ASKED
     & ~dg.AutomationCondition.in_progress()
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.any_deps_in_progress()
