@@ -13,29 +13,29 @@ from pydantic import AfterValidator, Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
 from hapvr.scorer.calibration import MIN_PAIRS, Count
-from hapvr.scorer.logistic import Floats, fit_logistic, log_loss, logit, sigmoid
+from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
-Feature = Literal[
-    "similarity",
-    "hashes_aligned",
-    "hashes_shared",
-    "num_hashes",
-    "votes",
-    "num_votes",
-    "whole_picture",
-]
+Feature = Literal["similarity", "frame_run", "num_pictures", "votes", "whole_picture"]
 """What is known of a candidate, see `hapvr.search.evidence`."""
 FEATURES: tuple[Feature, ...] = get_args(Feature)
+TYPICAL: dict[Feature, float] = {
+    "similarity": 1.0,
+    "frame_run": 6.4,
+    "num_pictures": 2.2,
+    "votes": 6.5,
+    "whole_picture": 0.7,
+}
+"""Weights to which a fit is drawn: those of 561 uploads of 44 videos that `bench.quality` made (validation, EfficientNet-Lite0).
+A collection's own edits are easier and fewer than what people upload."""
+PENALTY = 100.0
+"""How strongly, see `fit_logistic`."""
 
-RELATIVE: tuple[Feature, ...] = ("similarity", "votes", "num_votes")
-"""What counts by how much it exceeds the median of the query's candidates: some queries look like everything."""
+RELATIVE: tuple[Feature, ...] = ("similarity", "frame_run", "votes")
+"""What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries look like everything."""
+FEW = 6
 ROUNDS = 3
 """How often the views that say most are chosen by the weights fitted before."""
-FEW = 20
-"""Fewer candidates are filled up to this number with what is usual, since most of them may be matches."""
-
-PENALTIES = (0.3, 1.0, 3.0, 10.0, 30.0)
 FOLDS = 5
 MIN_GROUPS = FOLDS
 """Groups of queries below which a model would say more than the data does."""
@@ -47,20 +47,24 @@ def _complete(weights: Mapping[Feature, float]) -> Mapping[Feature, float]:
     return weights
 
 
+Levels = Annotated[tuple[FiniteFloat, ...], Field(min_length=len(RELATIVE), max_length=len(RELATIVE))]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
 
-    usual: the median of each of RELATIVE among candidates of a search. prior: share of matches among the fitted candidates.
-    penalty: L2, the one of PENALTIES with the least loss on queries that were not fitted. brier: of the predictions for these.
+    usual, most: each of RELATIVE of the `FEW`th best candidate that is no match, the mean and the highest of all searches. The
+    first counts where a search has fewer candidates; the second is the limit, since a query may have many copies. prior: share of
+    matches among the fitted candidates. brier: of predictions for queries that were not fitted.
     num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
     """
 
     weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
     intercept: FiniteFloat
-    usual: Annotated[tuple[FiniteFloat, ...], Field(min_length=len(RELATIVE), max_length=len(RELATIVE))]
+    usual: Levels
+    most: Levels
     prior: Annotated[float, Field(gt=0, lt=1)]
-    penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     brier: Rate
     num_matches: Count
     num_others: Count
@@ -70,9 +74,8 @@ class EvidenceModel:
     def contributions(self, features: Floats) -> Floats:
         """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of FEATURES, of all candidates of one
         view of a query."""
-        return np.asarray(
-            _relative(features, self.usual) * np.array([self.weights[name] for name in FEATURES]), np.float64
-        )
+        weights = np.array([self.weights[name] for name in FEATURES])
+        return np.asarray(_relative(features, self.usual, self.most) * weights, np.float64)
 
     def log_odds(self, features: Floats) -> Floats:
         """[N] of the features of `contributions`."""
@@ -91,8 +94,8 @@ def fit_evidence(
     """Fit on the candidates of searches: features [V, N, F] in the order of FEATURES, not a number where a view does not have a
     video among its candidates, and which are matches [N]. groups: what each search is for.
 
-    A candidate counts by the view that says most for it, as in answers. The penalty is chosen by groups: all searches of a group
-    are either fitted or predicted. Raises ArgumentError for too few groups, matches or other candidates.
+    A candidate counts by the view that says most for it, as in answers. All searches of a group are either fitted or predicted.
+    Raises ArgumentError for too few groups, matches or other candidates.
     """
     is_match = np.concatenate([np.zeros(0, bool), *(found for _, found in searches)])
     number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
@@ -102,31 +105,27 @@ def fit_evidence(
             f"evidence: {len(number_of)} videos searched for, with {counts[0]} matches and {counts[1]} others among their "
             f"candidates; wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each"
         )
-    views = [view[:, _PLACES] for found, _ in searches for view in found if not np.isnan(view).all()]
-    usual = tuple(np.mean([np.nanmedian(view, axis=0) for view in views], axis=0).tolist())
-    relative = [np.stack([_relative(view, usual) for view in found]) for found, _ in searches]
-    target, weights = is_match.astype(np.float64), np.eye(len(FEATURES))[0]
+    others = [_known(view[~match]) for found, match in searches for view in found]
+    reached = np.array([np.sort(view, axis=0)[-min(FEW, len(view))] for view in others if len(view)])
+    usual, most = tuple(reached.mean(axis=0).tolist()), tuple(reached.max(axis=0).tolist())
+    relative = [np.stack([_relative(view, usual, most) for view in found]) for found, _ in searches]
+    target, typical = is_match.astype(np.float64), np.array([TYPICAL[name] for name in FEATURES])
+    weights = typical
     for _ in range(ROUNDS):
         features = np.concatenate([_best_views(found, weights) for found in relative])
-        weights, _ = fit_logistic(features, target, penalty=PENALTIES[0])
-    folds = [number_of[name] % FOLDS for name in groups]
-    fold = np.repeat(folds, [len(found) for _, found in searches])
-    held_out = {}
-    for penalty in PENALTIES:
-        logits = np.zeros(len(target))
-        for number in range(FOLDS):
-            weights, intercept = fit_logistic(features[fold != number], target[fold != number], penalty=penalty)
-            logits[fold == number] = features[fold == number] @ weights + intercept
-        held_out[penalty] = logits
-    penalty = min(PENALTIES, key=lambda one: log_loss(held_out[one], target))
-    weights, intercept = fit_logistic(features, target, penalty=penalty)
-    predicted = sigmoid(held_out[penalty])
+        weights, intercept = fit_logistic(features, target, penalty=PENALTY, towards=typical)
+    fold = np.repeat([number_of[name] % FOLDS for name in groups], [len(found) for _, found in searches])
+    predicted = np.zeros(len(target))
+    for number in range(FOLDS):
+        one = fold == number
+        slopes, constant = fit_logistic(features[~one], target[~one], penalty=PENALTY, towards=typical)
+        predicted[one] = sigmoid(features[one] @ slopes + constant)
     return EvidenceModel(
         weights=dict(zip(FEATURES, weights.tolist(), strict=True)),
         intercept=intercept,
         usual=usual,
+        most=most,
         prior=float(target.mean()),
-        penalty=penalty,
         brier=float(np.mean((predicted - target) ** 2)),
         num_matches=counts[0],
         num_others=counts[1],
@@ -138,12 +137,16 @@ def fit_evidence(
 _PLACES = [FEATURES.index(name) for name in RELATIVE]
 
 
-def _relative(features: Floats, usual: Sequence[float]) -> Floats:
-    """Features of one view of a search, those of RELATIVE less their medians."""
-    known = features[~np.isnan(features).any(axis=1)][:, _PLACES]
-    filled = np.concatenate([known, np.tile(np.asarray(usual), (max(FEW - len(known), 0), 1))])
-    relative = features.copy()
-    relative[:, _PLACES] -= np.median(filled, axis=0)
+def _known(features: Floats) -> Floats:
+    """Those of RELATIVE, of the candidates that a view found."""
+    return np.asarray(features[~np.isnan(features).any(axis=1)][:, _PLACES], np.float64)
+
+
+def _relative(features: Floats, usual: Sequence[float], most: Sequence[float]) -> Floats:
+    """Features of one view of a search, those of RELATIVE less what counts."""
+    known, relative = _known(features), features.copy()
+    reached = np.sort(known, axis=0)[-FEW] if len(known) >= FEW else np.asarray(usual)
+    relative[:, _PLACES] -= np.minimum(reached, most)
     return relative
 
 

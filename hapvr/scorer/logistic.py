@@ -13,10 +13,13 @@ FLAT = 1e-12
 """Standard deviation below which an input says nothing."""
 
 
-def fit_logistic(inputs: Floats, target: Floats, *, penalty: float = 1e-9) -> tuple[Floats, float]:
+def fit_logistic(
+    inputs: Floats, target: Floats, *, penalty: float = 1e-9, towards: Floats | None = None
+) -> tuple[Floats, float]:
     """Weights [F] >= 0 and intercept by Newton's method with an active set, for inputs [N, F] and targets [N] in [0, 1].
 
-    penalty: of the squared weights (L2) of standardised inputs, against the sum of the log losses; the intercept has none.
+    penalty: of the squared distance of the weights (L2) of standardised inputs from those of `towards`, default is 0, against the
+    sum of the log losses; the intercept has none.
     """
     center, scale = inputs.mean(axis=0), inputs.std(axis=0)
     used = scale > FLAT
@@ -24,15 +27,16 @@ def fit_logistic(inputs: Floats, target: Floats, *, penalty: float = 1e-9) -> tu
     rows = np.column_stack([(inputs - center) / scale * used, np.ones(len(inputs))])
     ridge = np.append(np.full(len(center), penalty), 0.0)
     least = np.append(np.zeros(len(center)), -np.inf)
-    weights = np.append(np.zeros(len(center)), logit(float(target.mean())))
+    home = np.append(np.zeros(len(center)) if towards is None else towards * scale * used, 0.0)
+    weights = np.append(home[:-1], logit(float(target.mean())))
 
     def loss_of(tried: Floats) -> float:
-        return log_loss(rows @ tried, target) + float(ridge @ tried**2) / 2
+        return log_loss(rows @ tried, target) + float(ridge @ (tried - home) ** 2) / 2
 
     loss = loss_of(weights)
     for _ in range(MAX_STEPS):
         predicted = sigmoid(rows @ weights)
-        gradient = rows.T @ (predicted - target) + ridge * weights
+        gradient = rows.T @ (predicted - target) + ridge * (weights - home)
         free = (weights > least) | (gradient < 0)
         curvature = (rows * (predicted * (1 - predicted))[:, None]).T @ rows + np.diag(ridge + 1e-9)
         step, rate = np.zeros_like(weights), 1.0

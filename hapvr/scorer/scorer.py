@@ -223,14 +223,24 @@ class VideoScorer:
         """Relative frame similarity from which on two frames count as the same in segments."""
         return frame_threshold(self.calibration)
 
+    def relative_similarities(
+        self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
+    ) -> list[NDArray[np.float64]]:
+        """Frame similarities [T, T'] in [-1, 1] of a query with each reference, 1 for the same picture."""
+        found = []
+        with self._computing.hold(deadline):
+            own = self.networks.self_similarity(query.regions)
+            for reference in references:
+                matrix = self.networks.frame_similarity(query.regions, reference.regions)
+                found.append(relative_similarity(matrix, own, self.networks.self_similarity(reference.regions)))
+        return found
+
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> NDArray[np.float64]:
-        """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
-        with self._computing.hold(deadline):
-            matrix = self.networks.frame_similarity(query.regions, reference.regions)
-            own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
-        return relative_similarity(matrix, *own)
+        """As `relative_similarities`, of one reference: what segments are found in."""
+        (found,) = self.relative_similarities(query, [reference], deadline)
+        return found
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER

@@ -19,16 +19,17 @@ from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Segment
+from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
 from hapvr.search.evidence import evidence_of
+from hapvr.search.hash_index import RADIUS
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
+from hapvr.video.hashes import same_pictures
 
-FORMAT = 5
-"""Version of the scores: pairs and matches stored with another version are compared again. 5: hashes, inner pictures of the
-query, and an order by all evidence."""
+FORMAT = 6
+"""Version of the scores: pairs and matches stored with another version are compared again. 6: runs of frames are evidence."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
@@ -68,12 +69,16 @@ class Pair:
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one, the
-    other way round if that is higher: similarities ask how much of the first is in the second. pairs: all that were compared.
+    other way round if that is higher: similarities ask how much of the first is in the second. frame_run: what the relative
+    similarities of two consecutive frames reach, in [-1, 1]. num_pictures: different ones with near hashes at one offset. pairs:
+    all that were compared.
     num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. view: number of the query's
     view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
 
     video_id: str
     similarity: float
+    frame_run: float
+    num_pictures: int
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
@@ -206,11 +211,13 @@ class SearchEngine:
                 pairs[name] = tuple(asked)
                 embedded = [self.scorer.embed(one, deadline) for one in read]
                 parts += [(pair.query, name, one) for pair, one in zip(asked, embedded, strict=True)]
-            best = self._best(query, parts, deadline)
+            compared = self._compared(query, parts, deadline)
             scores += [
                 ScoredCandidate(
                     video_id=one.video_id,
-                    similarity=best[one.video_id],
+                    similarity=compared[one.video_id][0],
+                    frame_run=compared[one.video_id][1],
+                    num_pictures=int(compared[one.video_id][2]),
                     pairs=pairs[one.video_id],
                     num_frames=len(times[one.video_id]),
                     seconds=times[one.video_id][-1] + 1 / fps,
@@ -231,20 +238,24 @@ class SearchEngine:
             return None
         return self.evidence.probability(candidate.log_odds, prior=prior)
 
-    def _best(
+    def _compared(
         self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
-    ) -> dict[str, float]:
-        """The highest similarity of each video. parts: rows of the query, id of the video and what is compared of it."""
-        best: dict[str, float] = {}
+    ) -> dict[str, tuple[float, ...]]:
+        """The highest similarity, frame run and number of pictures of each video. parts: rows of the query, id of the video and
+        what is compared of it."""
+        most: dict[str, tuple[float, ...]] = {}
         for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
             group, shown = list(found), query.part(*rows)
-            similarities = self.scorer.similarities(shown, [part for *_, part in group], deadline)
-            for (_, name, part), similarity in zip(group, similarities, strict=True):
+            videos = [part for *_, part in group]
+            similarities = self.scorer.similarities(shown, videos, deadline)
+            matrices = self.scorer.relative_similarities(shown, videos, deadline)
+            for (_, name, part), similarity, matrix in zip(group, similarities, matrices, strict=True):
                 if len(part) < len(shown):
                     (back,) = self.scorer.similarities(part, [shown], deadline)
                     similarity = max(similarity, back)
-                best[name] = max(similarity, best.get(name, similarity))
-        return best
+                one = similarity, best_run(matrix), same_pictures(shown.hashes, part.hashes, radius=RADIUS)
+                most[name] = tuple(map(max, one, most.get(name, one)))
+        return most
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it

@@ -5,7 +5,7 @@ Here the searches are for edits of the collection's own frames; `hapvr.steps.val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -32,7 +32,7 @@ from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHO
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
-from hapvr.search.engine import SearchEngine
+from hapvr.search.engine import ScoredCandidate, SearchEngine
 from hapvr.search.evidence import evidence_of
 from hapvr.search.match import thin
 from hapvr.seeding import numpy_rng
@@ -52,17 +52,16 @@ RANKED = 10
 """Other videos of each search that the calibration sees, the most similar ones."""
 OTHER_FRAMES = 120
 COPY_SIMILARITY = 0.75
-"""Two videos of the collection that are as similar as this, or share a hash, may be copies: such pairs are not fitted on."""
+"""Two videos of the collection that are as similar as this, or share two pictures, may be copies: such pairs are not fitted on."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A search whose answer is known. matches: ids that show its footage. hidden: ids of which nothing is known, which are not
-    searched. group: searches of one group are fitted or predicted together."""
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """features: [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate, and
+    which are matches, [N]. group: searches of one group are fitted or predicted together."""
 
-    query: SampledFeatures
-    matches: frozenset[str]
-    hidden: frozenset[str]
+    features: Floats
+    is_match: NDArray[np.bool_]
     group: str
 
 
@@ -78,27 +77,24 @@ def fit_on_edits(
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
 
-    def asked() -> Iterator[Asked]:
-        for number, video_id in enumerate(order):
-            progress(number, len(order))
-            video = engine.collection.whole(video_id)
-            embedded = engine.scorer.embed(video)
-            try:
-                found, _ = engine.score(embedded, engine.shortlist(embedded))
-            except VideoError:  # it shows nothing
-                continue
-            copies = {one.video_id for one in found if one.similarity >= COPY_SIMILARITY or one.candidate.num_aligned}
-            others = frozenset(copies - {video_id})
-            yield Asked(video, frozenset(), others | {video_id}, video_id)
-            donor = order[number - 1]
-            drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
-            for clip, combined in edited_parts(
-                project, engine, video_id, donor, dict.fromkeys([INNER_EDIT, *drawn.tolist()])
-            ):
-                yield Asked(clip, frozenset({video_id}), others | ({donor} if combined else set()), video_id)
-
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
-    searches = list(searched(engine, asked()))
+    searches: list[Searched] = []
+    near: dict[str, frozenset[str]] = {}
+    for number, video_id in enumerate(order):
+        progress(number, 2 * len(order))
+        views = candidates_of(engine, engine.collection.whole(video_id))
+        copies = {one.video_id for view in views for one in view if _may_be_copy(one)}
+        near[video_id] = frozenset(copies | {video_id})
+        searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
+    for number, video_id in enumerate(order):
+        progress(len(order) + number, 2 * len(order))
+        donor = order[number - 1]
+        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+        kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
+        for clip, combined in edited_parts(project, engine, video_id, donor, kinds):
+            hidden = near[video_id] - {video_id} | (near[donor] - {video_id} if combined else frozenset())
+            shown = candidates_of(engine, clip)
+            searches += known(shown, matches=frozenset({video_id}), hidden=hidden, group=video_id)
     matches, others = np.zeros(0), np.zeros(0)
     for one in searches:
         whole = one.features[0, :, FEATURES.index("similarity")]
@@ -198,40 +194,36 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Searched:
-    """features: [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate, and
-    which are matches, [N]."""
-
-    features: Floats
-    is_match: NDArray[np.bool_]
-    group: str
+def candidates_of(engine: SearchEngine, video: SampledFeatures) -> list[list[ScoredCandidate]]:
+    """What each view of a video finds; nothing where it shows nothing."""
+    try:
+        return engine.score_views(engine.scorer.views(video))[0]
+    except VideoError:
+        return []
 
 
-def searched(engine: SearchEngine, searches: Iterable[Asked]) -> Iterator[_Searched]:
-    for asked in searches:
-        try:
-            views, _ = engine.score_views(engine.scorer.views(asked.query), allowed=_not_in(asked.hidden))
-        except VideoError:  # it shows nothing
-            continue
-        place = {
-            name: number for number, name in enumerate(dict.fromkeys(one.video_id for view in views for one in view))
-        }
-        features = np.full((len(views), len(place), len(FEATURES)), np.nan)
-        for number, found in enumerate(views):
-            features[number, [place[one.video_id] for one in found]] = evidence_of(found)
-        is_match = np.array([name in asked.matches for name in place], bool)
-        for shown in (np.ones_like(is_match), ~is_match)[not asked.matches :]:
-            yield _Searched(features[:, shown], is_match[shown], asked.group)
+def known(
+    views: Sequence[Sequence[ScoredCandidate]], *, matches: frozenset[str], hidden: frozenset[str], group: str
+) -> Iterator[Searched]:
+    """A search with its matches, and without them, as if the query had none. views: candidates of each; hidden: ids of which
+    nothing is known, which are left out."""
+    shown = [[one for one in view if one.video_id not in hidden] for view in views]
+    place = {name: number for number, name in enumerate(dict.fromkeys(one.video_id for view in shown for one in view))}
+    features = np.full((len(shown), len(place), len(FEATURES)), np.nan)
+    for number, view in enumerate(shown):
+        features[number, [place[one.video_id] for one in view]] = evidence_of(view)
+    is_match = np.array([name in matches for name in place], bool)
+    for kept in (np.ones_like(is_match), ~is_match)[not matches :] if place else ():
+        yield Searched(features[:, kept], is_match[kept], group)
 
 
-def fit(searches: Sequence[_Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
+def _may_be_copy(one: ScoredCandidate) -> bool:
+    return one.similarity >= COPY_SIMILARITY or one.num_pictures > 1
+
+
+def fit(searches: Sequence[Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
     candidates = [(one.features, one.is_match) for one in searches]
     try:
         return fit_evidence(candidates, [one.group for one in searches], source=source)
     except ArgumentError as error:
         return str(error)
-
-
-def _not_in(hidden: frozenset[str]) -> Callable[[str], bool]:
-    return lambda video_id: video_id not in hidden

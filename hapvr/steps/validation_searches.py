@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -21,16 +20,17 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import (
     EDITED_VIDEOS,
     INNER_EDIT,
-    Asked,
+    Searched,
+    candidates_of,
     edited_parts,
     fit,
+    known,
     memory_engine,
-    searched,
     videos_of,
 )
 from hapvr.steps.sources import source_scenes
 
-MAX_QUERIES = 100
+MAX_QUERIES = 50
 
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
@@ -70,19 +70,18 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
         one for one in ids if project.shard(FRAMES_STAGE, engine.collection.shard_of[one]).provenance() is not None
     ]
 
-    def asked() -> Iterator[Asked]:
-        for one in ids:
-            group = scenes.get(one) or min(near[one])
-            hidden = frozenset(near[one] - matches[one])
-            yield Asked(engine.collection.whole(one), frozenset(matches[one]), hidden, group)
-        for place, one in enumerate(framed[:EDITED_VIDEOS]):
-            donor = framed[place - 1]
-            for clip, _ in edited_parts(project, engine, one, donor, [INNER_EDIT]):
-                hidden = frozenset((near[one] | near[donor]) - {one})
-                yield Asked(clip, frozenset({one}), hidden, scenes.get(one) or min(near[one]))
-
+    searches: list[Searched] = []
+    for one in ids:
+        views, group = candidates_of(engine, engine.collection.whole(one)), scenes.get(one) or min(near[one])
+        hidden = frozenset(near[one] - matches[one])
+        searches += known(views, matches=frozenset(matches[one]), hidden=hidden, group=group)
+    for place, one in enumerate(framed[:EDITED_VIDEOS]):
+        donor, group = framed[place - 1], scenes.get(one) or min(near[one])
+        for clip, _ in edited_parts(project, engine, one, donor, [INNER_EDIT]):
+            hidden = frozenset((near[one] | near[donor]) - {one})
+            searches += known(candidates_of(engine, clip), matches=frozenset({one}), hidden=hidden, group=group)
     source = {"benchmark": name, "videos": engine.num_videos, "edited": min(len(framed), EDITED_VIDEOS)}
-    return fit(list(searched(engine, asked())), source=source)
+    return fit(searches, source=source)
 
 
 def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:

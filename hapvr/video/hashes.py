@@ -57,3 +57,19 @@ def hash_of(small: npt.NDArray[np.float64]) -> int:
 def distances(first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
     """Bits in which hashes differ, element by element as numpy broadcasts."""
     return np.asarray(np.bitwise_count(first ^ second), np.uint8)
+
+
+def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
+    """How many different pictures two videos [T] and [T'] share at one offset: those of the reference whose hashes are within
+    `radius` bits of the query's. A still scene is one picture, however many frames show it."""
+    near = (distances(query[:, None], reference) <= radius) & (query != NO_HASH)[:, None] & (reference != NO_HASH)
+    rows, columns = np.nonzero(near)
+    most = 0
+    for offset in np.unique(columns - rows):
+        shown = reference[columns[columns - rows == offset]]
+        pictures = shown[:1]
+        for one in shown[1:]:
+            if distances(pictures, one).min() > radius:
+                pictures = np.append(pictures, one)
+        most = max(most, len(pictures))
+    return most

@@ -11,21 +11,21 @@ import pytest
 
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
-from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence
 from hapvr.scorer.logistic import fit_logistic, log_loss, sigmoid
 from hapvr.seeding import numpy_rng
 
-TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0])
+TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0])
 Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
-def drawn(seed: int = 0) -> Searches:
-    """40 searches of 50 candidates each; two features tell matches from others, and one is lower for matches."""
+def drawn(seed: int = 0, count: int = 40) -> Searches:
+    """So many searches of 50 candidates each; two features tell matches from others, and one is lower for matches."""
     rng, searches = numpy_rng(seed, "evidence"), []
-    for _ in range(40):
+    for _ in range(count):
         features = rng.normal(size=(50, len(FEATURES)))
         is_match = rng.uniform(size=50) < sigmoid(features @ TRUE - 2)
-        features[:, 1] -= is_match
+        features[:, 4] -= is_match
         features[:, 0] += 5 * rng.normal()  # some queries look like everything
         searches.append((features, is_match))
     return searches
@@ -42,17 +42,18 @@ def groups(count: int = 40) -> list[str]:
 
 @pytest.fixture(scope="module")
 def model() -> EvidenceModel:
-    return fitted(drawn(), groups())
+    """Of so many searches that the typical weights, which are others, count for little."""
+    return fitted(drawn(count=1000), groups() * 25)
 
 
 def test_weights_are_those_that_made_the_data_and_never_negative(model: EvidenceModel) -> None:
     """Whatever the query has in common with all candidates counts for nothing."""
     weights = np.array(list(model.weights.values()))
     assert (weights >= 0).all()
-    assert weights[1] == 0
+    assert weights[4] == 0
     np.testing.assert_allclose(weights[[0, 2]], [3, 2], rtol=0.25)
     (features, _), *_ = drawn()
-    shifted = features + 9 * np.eye(len(FEATURES))[FEATURES.index("similarity")]
+    shifted = features - 9 * np.eye(len(FEATURES))[FEATURES.index("similarity")]
     np.testing.assert_allclose(model.log_odds(shifted), model.log_odds(features))
 
 
@@ -67,14 +68,14 @@ def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None
 
 def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) -> None:
     """One match alone, with nothing beside it, is a match still."""
-    match = np.array([[model.usual[0] + 4, 0, 1, 0, model.usual[1], model.usual[2], 0]])
+    match = np.array([[model.usual[0] + 4, model.usual[1], 1, model.usual[2], 0]])
     assert model.probability(model.log_odds(match)[0]) > 0.95
 
 
 def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -> None:
-    """Each of 20 queries has an inner picture that finds, of no match, something by chance; a video counts by what says most."""
+    """Each of 100 queries has an inner picture that finds, of no match, something by chance; a video counts by what says most."""
     rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
-    for _ in range(20):
+    for _ in range(100):
         is_match = np.arange(50) < 2
         views = rng.normal(size=(2, 50, len(FEATURES))) * 0.3
         views[0, is_match, 0] += 2
@@ -82,8 +83,8 @@ def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -
         views[..., whole] = [[1], [0]]
         views[1, 30:] = np.nan
         searches.append((views, is_match))
-    model = fit_evidence(searches, groups(20)[:20], source={})
-    assert model.weights["whole_picture"] > 1
+    model = fit_evidence(searches, groups(20)[:20] * 5, source={})
+    assert model.weights["whole_picture"] > 2 * TYPICAL["whole_picture"]
     views, _ = searches[0]
     assert model.log_odds(views[0])[:2].min() > model.log_odds(views[1, :30])[2:8].max()
     np.testing.assert_allclose(
@@ -95,29 +96,37 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     """The optimum against small steps in every direction that is allowed, on standardised inputs."""
     features, is_match = (np.concatenate(part) for part in zip(*drawn(), strict=True))
     inputs, target = (features - features.mean(0)) / features.std(0), is_match.astype(float)
-    weights, intercept = fit_logistic(inputs, target, penalty=1.0)
+    for home in (np.zeros(5), np.arange(5.0)):
+        weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 
-    def loss(tried: np.ndarray, constant: float) -> float:
-        return log_loss(inputs @ tried + constant, target) + float(tried @ tried) / 2
+        def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
+            return log_loss(inputs @ tried + constant, target) + 5 * float((tried - home) @ (tried - home))
 
-    least = loss(weights, intercept)
-    for place in range(len(weights)):
-        for step in (1e-3, -1e-3):
-            tried = np.maximum(weights + step * np.eye(len(weights))[place], 0)
-            assert loss(tried, intercept) >= least - 1e-9
-    assert loss(weights, intercept + 1e-3) >= least - 1e-9
+        least = loss(weights, intercept)
+        for place in range(len(weights)):
+            for step in (1e-3, -1e-3):
+                tried = np.maximum(weights + step * np.eye(len(weights))[place], 0)
+                assert loss(tried, intercept) >= least - 1e-9
+        assert loss(weights, intercept + 1e-3) >= least - 1e-9
 
 
 def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
     """In every fifth; with another share of matches once it is given."""
-    log_odds = np.concatenate([model.log_odds(features) for features, _ in drawn(1)])
-    is_match = np.concatenate([found for _, found in drawn(1)])
+    log_odds = np.concatenate([model.log_odds(features) for features, _ in drawn(3, 200)])
+    is_match = np.concatenate([found for _, found in drawn(3, 200)])
     rarer = ~is_match | (np.arange(len(is_match)) % 4 == 0)
     for kept, prior in ((np.ones(len(is_match), bool), None), (rarer, float(is_match[rarer].mean()))):
         stated = np.array([model.probability(one, prior=prior) for one in log_odds[kept]])
         for low in np.arange(0, 1, 0.2):
             some = (stated >= low) & (stated < low + 0.2)
             assert abs(stated[some].mean() - is_match[kept][some].mean()) < 0.15
+
+
+def test_many_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
+    """Twenty equal matches are sure: what a query has in common with them counts up to a limit alone."""
+    (features, _), *_ = drawn(2)
+    features[:20] = [model.most[0] + 5, 0, 2, 0, 0]
+    assert model.probability(model.log_odds(features)[0]) > 0.95
 
 
 def test_too_little_to_fit_on_is_said() -> None:

@@ -106,6 +106,8 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
     score = ScoredCandidate(
         video_id="a",
         similarity=0.5,
+        frame_run=0.5,
+        num_pictures=0,
         pairs=(Pair((0, 10), (2, 12)),),
         num_frames=200,
         seconds=200,
