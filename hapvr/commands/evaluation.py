@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from hapvr.benchmark.definition import BenchmarkDefinition
-    from hapvr.benchmark.protocol import EvaluationResult
-
-
-RAW, NORMALIZED = "raw", "normalized"
 
 
 @exit_codes
@@ -33,10 +29,7 @@ def evaluate(
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Keep the similarities of --features here. A stopped call with the same --out is resumed."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
         typer.Option(
@@ -46,25 +39,16 @@ def evaluate(
         ),
     ] = None,
     benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
+        Path | None, typer.Option(help="Read svd from this folder of its authors' files.")
     ] = None,
-    policy: Annotated[
-        Literal["official", "strict", "frozen"], typer.Option(help="What missing videos count as.")
-    ] = "strict",
-    available: Annotated[
-        Path | None,
-        typer.Option(
-            help="For `frozen`: the videos that count, as Parquet or CSV with a column video_id, or as the folder "
-            "videos of a data root."
-        ),
-    ] = None,
+    policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
-    from hapvr.benchmark.report import published_metrics
+    from hapvr.benchmark.report import published_markdown, published_metrics
     from hapvr.errors import ArgumentError
 
     scoring = (features, model, out, normalize)
@@ -74,39 +58,40 @@ def evaluate(
             "go"
         )
     definition = load_definition(benchmark, published_files=benchmark_files)
-    ids = None if available is None else _video_ids(available, definition)
-    scored: dict[str, Path | pl.DataFrame] = {}
+    title, available = f"{definition.name} ({policy})", None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        scored: dict[str, Path | pl.DataFrame] = {}
         if similarities is not None:
-            scored = {RAW: similarities}
+            scored[title] = similarities
         else:
-            scored, had = _from_features(
-                definition,
-                str(features),
-                model_folder(str(model), tracking_uri),
-                out or Path(folder) / "similarities.parquet",
-                background=normalize,
+            network = model_folder(str(model), tracking_uri)
+            place = out or Path(folder) / "similarities.parquet"
+            found, normalized, available = _from_features(
+                definition, str(features), network, place, background=normalize
             )
-            ids = had if ids is None and policy != "frozen" else ids
+            scored = {title: found} | ({f"{title}, normalised scores": normalized} if normalized is not None else {})
         results = {
-            name: evaluate_benchmark(definition, one, policy=policy, available=ids, bootstrap_samples=bootstrap)
+            name: evaluate_benchmark(definition, one, policy=policy, available=available, bootstrap_samples=bootstrap)
             for name, one in scored.items()
         }
-    content, text = results[RAW].to_json(), _text(definition, results)
-    content["published"] = published_metrics(definition.name).to_dicts()
-    if NORMALIZED in results:
-        content[NORMALIZED] = results[NORMALIZED].to_json()
-    show(content, as_json=as_json, text=text)
+    first, *others = results.values()
+    lines = [published_markdown(definition.name, {name: one.metrics for name, one in results.items()})]
+    lines += [
+        f"{task.task}, {name}: 95 % interval over queries {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
+        for name, result in results.items()
+        for task in result.tasks
+        if task.interval is not None
+    ]
+    lines += [f"{name}: {value}" for name, value in asdict(first.availability).items()]
+    content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
+    if others:
+        content["normalized"] = others[0].to_json()
+    show(content, as_json=as_json, text="\n".join(lines))
 
 
 def _from_features(
-    definition: BenchmarkDefinition,
-    features: str,
-    model: Path,
-    out: Path,
-    *,
-    background: str | None,
-) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str]]:
+    definition: BenchmarkDefinition, features: str, model: Path, out: Path, *, background: str | None
+) -> tuple[Path, pl.DataFrame | None, frozenset[str]]:
     """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
@@ -117,53 +102,18 @@ def _from_features(
     from hapvr.tables import read_frame
 
     chosen = load_similarity_model(model)
-    root = DataRoot(features)
+    root, device = DataRoot(features), choose_device("auto")
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
-    reader = BenchmarkFeatures(store, definition)
-    network, device, available = chosen.network, choose_device("auto"), frozenset(reader.available())
-    scored: dict[str, Path | pl.DataFrame] = {RAW: score_benchmark(network, definition, reader, out, device=device)}
+    reader, normalized = BenchmarkFeatures(store, definition), None
+    score_benchmark(chosen.network, definition, reader, out, device=device)
     if background is not None:
         others, videos = background_features(root, definition, background)
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
             levels = Path(folder) / "background.parquet"
-            score_benchmark(network, definition, others, levels, references=videos, device=device)
-            scored[NORMALIZED] = normalize_similarities(read_frame(out), read_frame(levels))
-    return scored, available
-
-
-def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
-    """A table of metrics, intervals, and how much of the benchmark was scored."""
-    from hapvr.benchmark.report import published_markdown
-
-    titles = {RAW: "", NORMALIZED: ", normalised scores"}
-    rows = {f"{definition.name} ({one.policy}){titles[name]}": one.metrics for name, one in results.items()}
-    lines = [published_markdown(definition.name, rows)]
-    for name, result in results.items():
-        lines += [
-            f"{task.task} ({name}), 95 % interval over queries: {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
-            for task in result.tasks
-            if task.interval is not None
-        ]
-    counts = asdict(results[RAW].availability)
-    return "\n".join([*lines, *(f"{name}: {value}" for name, value in counts.items())])
-
-
-def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
-    """The benchmark's own ids; rows whose status, if there is one, is not ok are left out."""
-    import polars as pl
-
-    from hapvr.data.manifest import available_videos
-    from hapvr.errors import DamagedError
-    from hapvr.steps.benchmark_features import stored_ids
-    from hapvr.tables import TABLE_ERRORS, read_user_table
-
-    try:
-        files = sorted(path.rglob("index.parquet")) if path.is_dir() else [path]
-        table = pl.concat([read_user_table(file) for file in files])
-        return frozenset(stored_ids(definition, available_videos(table)))
-    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        raise DamagedError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error
+            score_benchmark(chosen.network, definition, others, levels, references=videos, device=device)
+            normalized = normalize_similarities(read_frame(out), read_frame(levels))
+    return out, normalized, frozenset(reader.available())
 
 
 app = typer.Typer(
@@ -175,11 +125,10 @@ app = typer.Typer(
 @exit_codes
 def list_(as_json: JsonOption = False) -> None:
     """The definitions that ship with the package."""
-    from hapvr.benchmark.definitions.catalog import NOT_SHIPPED, SHIPPED
+    from hapvr.benchmark.definitions.catalog import SHIPPED
 
-    found = SHIPPED | NOT_SHIPPED
-    text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
-    show({"benchmarks": found}, as_json=as_json, text=text)
+    text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
+    show({"benchmarks": SHIPPED}, as_json=as_json, text=text)
 
 
 @app.command()

@@ -24,15 +24,16 @@ from hapvr.benchmark.definition import (
     CLIPS,
     EXCLUSION_SCHEMA,
     LABEL_SCHEMA,
+    NEGATIVE,
+    POSITIVE,
     SEGMENT_SCHEMA,
     TASKS,
     VIDEO_SCHEMA,
     BenchmarkDefinition,
     tasks_of,
 )
-from hapvr.benchmark.definitions.published import read_svd, read_vcdb
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import read_json_as, require_regular, write_atomic
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 
 FORMAT_VERSION = 1
@@ -178,33 +179,58 @@ SHIPPED = {
     "svd": "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
     "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
 }
-VCDB_FILES = "annotation/*.txt, core_dataset/"
-NOT_SHIPPED = {
-    "vcdb": f"VCDB core: 528 videos, each a query against the others (needs {VCDB_FILES})",
-    "vcdb-distractors": f"VCDB core against core and 100,000 distractors (needs {VCDB_FILES}, distractors.txt or "
-    "background_dataset/)",
-}
-READERS = {"svd": read_svd, "vcdb": read_vcdb, "vcdb-distractors": read_vcdb}
-"""Of the files of those benchmarks that are not shipped, or not whole."""
 
 
 def load_definition(name_or_folder: str | Path, *, published_files: Path | None = None) -> BenchmarkDefinition:
     """A benchmark by its name, or the one in a folder with a benchmark.json.
 
-    published_files: read the named benchmark, one of READERS, from this folder of its authors' files instead. Raises
-    DataError where there is no such benchmark, or where it is not shipped and no folder is given.
+    published_files: read SVD from this folder of its authors' files instead, see `read_svd`. Raises DataError where there is
+    no such benchmark.
     """
     name = str(name_or_folder)
-    if published_files is not None and name in READERS:
-        return READERS[name](published_files, name=name)
-    if published_files is None and name in SHIPPED:
+    if published_files is not None:
+        if name != "svd":
+            raise DataError(f"benchmark {name!r}: files of authors are read for svd alone; leave them out")
+        return read_svd(published_files)
+    if name in SHIPPED:
         with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
             return read_definition(folder)
-    if published_files is None and (Path(name) / "benchmark.json").is_file():
-        return read_definition(Path(name))
-    problem = f"neither a known name ({', '.join(SHIPPED | NOT_SHIPPED)}) nor a folder with a benchmark.json"
-    if published_files is not None:
-        problem = f"files of authors are read for {', '.join(READERS)}; leave them out"
-    elif name in NOT_SHIPPED:
-        problem = f"{NOT_SHIPPED[name]}; its ids are not shipped, so give the folder of its published files"
-    raise DataError(f"benchmark {name!r}: {problem}")
+    if not (Path(name) / "benchmark.json").is_file():
+        raise DataError(
+            f"benchmark {name!r}: neither a known name ({', '.join(SHIPPED)}) nor a folder with a benchmark.json"
+        )
+    return read_definition(Path(name))
+
+
+def read_svd(folder: Path) -> BenchmarkDefinition:
+    """SVD (Jiang et al., ICCV 2019) with its unlabelled videos, which cannot be shipped, as its authors publish it:
+    test_groundtruth (lines "query candidate 0|1") and unlabeled-data-id (an id per line).
+
+    Raises DataError, with the file and what was found, for files that are not there or hold something else.
+    """
+    rows = _read_fields(folder / "test_groundtruth", (3, "query candidate 0|1"))
+    labels = [(query, candidate, POSITIVE if label == "1" else NEGATIVE) for query, candidate, label in rows]
+    unlabelled = [video for (video,) in _read_fields(folder / "unlabeled-data-id", (1, "id"))]
+    return BenchmarkDefinition(
+        name="svd",
+        kind="svd",
+        queries=tuple(dict.fromkeys(query for query, _, _ in rows)),
+        database=tuple(dict.fromkeys([*(candidate for _, candidate, _ in rows), *unlabelled])),
+        labels=pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
+        tasks=tasks_of("svd", {POSITIVE, NEGATIVE}),
+    )
+
+
+def _read_fields(path: Path, wanted: tuple[int, str]) -> list[list[str]]:
+    """The fields of each line of a text file. wanted: their number, and what they are."""
+    try:
+        require_regular(path)
+        rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{path}: cannot be read as text ({error}); is this the folder of the data set?") from error
+    for row in rows:
+        if len(row) != wanted[0] or row[2:] not in ([], ["0"], ["1"]):
+            raise DataError(
+                f"{path}: line {' '.join(row)!r:.200}, wanted {wanted[1]!r}; is this the folder of the data set?"
+            )
+    return rows
