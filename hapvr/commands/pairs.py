@@ -1,11 +1,10 @@
-"""`hapvr pairs mark | unmark | list | import | benchmark`: what people know about pairs, which searches and duplicates respect."""
+"""`hapvr pairs mark | unmark | list | import`: what people know about pairs, which searches and duplicates respect."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,28 +17,21 @@ app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept for
 VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 
-class Said(StrEnum):
-    """What can be said about a pair."""
-
-    match = "match"
-    not_a_match = "not-a-match"
-
-
 @app.command("mark")
 @exit_codes
 def mark(
     one: VideoArgument,
     other: VideoArgument,
-    said: Annotated[Said, typer.Argument(help="Whether the two show the same footage.")],
+    said: Annotated[Literal["match", "not-a-match"], typer.Argument(help="Whether the two show the same footage.")],
     config: ConfigOption,
     as_json: JsonOption = False,
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
     from hapvr.search import marks
 
-    verdict: Verdict = "match" if said is Said.match else "not_a_match"
+    verdict: Verdict = "match" if said == "match" else "not_a_match"
     made = marks.mark(open_project(config).root, one, other, verdict)
-    show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
+    show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said}")
 
 
 @app.command("unmark")
@@ -90,21 +82,3 @@ def import_(
     before = keep_marks(root, made)
     new = sum(before.of(one.first, one.second) is None for one in made)
     show({"marks": len(made), "new": new}, as_json=as_json, text=f"{len(made)} marks are kept, {new} of them new")
-
-
-@app.command("benchmark")
-@exit_codes
-def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
-    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
-    project = open_project(config)
-    marked = marked_pairs(project)
-    folder = write_marks_benchmark(project, marked)
-    used, least = marked.suffice(project), project.config.evaluation.min_marks
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
-    text = (
-        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
-        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
-    )
-    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)

@@ -25,14 +25,7 @@ FAILED = 1
 WRONG_CALL = 2
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
-SEARCH_HINT = "install what searches with `pip install '.[search]'` in a checkout"
-SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
-"""What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
-SEARCH_VERBS = frozenset(
-    {"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list", "pairs import"}
-)
-"""Verbs of `hapvr` that need it."""
-
+SLIM_HINT = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
 FOREIGN = {
     "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
     "sqlalchemy": "tracking: the database cannot be read; it may be damaged or from another version of MLflow",
@@ -70,9 +63,6 @@ IndexModelOption = Annotated[
     ),
 ]
 
-VERB_GROUPS = ("benchmarks", "index", "models", "pairs")
-"""Modules of this package whose functions are verbs below the module's name."""
-
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
@@ -103,12 +93,7 @@ def exit_codes(verb: Verb) -> Verb:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
-                package = str(error.name).partition(".")[0]
-                module, name = verb.__module__.rpartition(".")[2], verb.__name__.strip("_")
-                said = f"{module} {name}" if module in VERB_GROUPS else name  # e.g. `index status`
-                hint = SEARCH_HINT if package in SEARCH_PACKAGES and said in SEARCH_VERBS else FULL_HINT
-                sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint}"
-                fail(sentence, WRONG_CALL, as_json=as_json)
+                fail(f"{str(error.name).partition('.')[0]} is not installed; {SLIM_HINT}", WRONG_CALL, as_json=as_json)
             fail(_unforeseen(error), FAILED, as_json=as_json)
 
     return call  # type: ignore[return-value]

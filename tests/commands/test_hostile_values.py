@@ -43,7 +43,6 @@ FILES = {
     "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights", *DEVICES),
     "features": ("foo://x", "http://127.0.0.1/x", "cut.db", *DEVICES),
     "similarities": ("cut.db", "bundles", "cut.parquet", *DEVICES),
-    "available": ("cut.parquet", "bundles", *DEVICES),
     "file": ("cut.parquet", *DEVICES),
     "one": DEVICES,
     "query": DEVICES,
