@@ -61,7 +61,7 @@ class Task:
 
 
 CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
-POSITIVE, NEGATIVE, MATCH, NO_MATCH, PART = "positive", "negative", "match", "not_a_match", "part"
+POSITIVE, MATCH, NO_MATCH, PART = "positive", "match", "not_a_match", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")

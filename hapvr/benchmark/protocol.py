@@ -32,7 +32,6 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
 
 RECALLS = np.linspace(0, 1, 101)
-CURVE_SCHEMA = {"task": pl.String, "recall": pl.Float64, "precision": pl.Float64}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +76,7 @@ class TaskResult:
 class EvaluationResult:
     """All tasks of one benchmark under one policy.
 
-    curves: interpolated precision at 101 recalls per task (CURVE_SCHEMA); mAP tasks average it over queries.
+    curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
     """
@@ -86,7 +85,7 @@ class EvaluationResult:
     policy: Policy
     tasks: tuple[TaskResult, ...]
     availability: Availability
-    curves: pl.DataFrame
+    curves: dict[str, Floats]
     samples: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -137,7 +136,7 @@ def evaluate(
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     judged: dict[Task, Judgement] = {}
-    results, samples, curves = [], {}, [pl.DataFrame(schema=CURVE_SCHEMA)]
+    results, samples, curves = [], {}, {}
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
         key = replace(task, name="", metric="mAP", average_precision="step")
@@ -145,16 +144,15 @@ def evaluate(
             judged[key] = judge(definition, task, ranking, policy=policy)
         truth = judged[key]
         if task.metric == "micro-AP":
-            value, order_free, precision = _pooled(task, truth, ranking)
+            value, order_free, curves[task.name] = _pooled(task, truth, ranking)
             if weights is not None and truth.counted.any():
                 samples[task.name] = _pooled_samples(truth, ranking, weights)
         else:
             per_query = _per_query(task, truth, ranking)
             value, order_free = float(per_query[:, 0].mean()), float(per_query[:, 1].mean())
-            precision = per_query[:, 2:].mean(axis=0)
+            curves[task.name] = per_query[:, 2:].mean(axis=0)
             if weights is not None and truth.counted.any():
                 samples[task.name] = bootstrap_mean_ap(per_query[:, 0], weights[:, truth.counted])
-        curves.append(pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": precision}, schema=CURVE_SCHEMA))
         results.append(
             TaskResult(
                 task=task.name,
@@ -181,7 +179,7 @@ def evaluate(
             num_rows=pairs.num_rows,
             num_rows_outside=pairs.num_rows - len(ranking.query),
         ),
-        curves=pl.concat(curves),
+        curves=curves,
         samples=samples,
     )
 

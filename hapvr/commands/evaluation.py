@@ -38,9 +38,6 @@ def evaluate(
             "of --features, which show nothing of the queries.",
         ),
     ] = None,
-    benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read svd from this folder of its authors' files.")
-    ] = None,
     policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
     as_json: JsonOption = False,
@@ -57,7 +54,7 @@ def evaluate(
             "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
             "go"
         )
-    definition = load_definition(benchmark, published_files=benchmark_files)
+    definition = load_definition(benchmark)
     title, available = f"{definition.name} ({policy})", None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
         scored: dict[str, Path | pl.DataFrame] = {}

@@ -24,8 +24,6 @@ from hapvr.benchmark.definition import (
     CLIPS,
     EXCLUSION_SCHEMA,
     LABEL_SCHEMA,
-    NEGATIVE,
-    POSITIVE,
     SEGMENT_SCHEMA,
     TASKS,
     VIDEO_SCHEMA,
@@ -33,7 +31,7 @@ from hapvr.benchmark.definition import (
     tasks_of,
 )
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_as, require_regular, write_atomic
+from hapvr.files import read_json_as, write_atomic
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 
 FORMAT_VERSION = 1
@@ -48,15 +46,6 @@ class _Head(BaseModel):
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
     name: Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]{0,199}$")] = ""
     provenance: dict[str, Any] = {}
-
-
-def write_definition(definition: BenchmarkDefinition, folder: Path) -> Path:
-    """Writes a definition of queries, database and labels into `folder`, benchmark.json last, and returns the folder."""
-    roles = {"query": set(definition.queries), "database": set(definition.database)}
-    found = {video: [role for role, ids in roles.items() if video in ids] for video in definition.video_ids}
-    rows = [(video, "both" if len(names) > 1 else names[0]) for video, names in found.items()]
-    _write(folder, definition, {"videos": pl.DataFrame(rows, schema=ROLES, orient="row"), "labels": definition.labels})
-    return folder
 
 
 def write_clips(
@@ -84,7 +73,12 @@ def write_clips(
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
-    _write(folder, definition, tables)
+    for table_name, table in tables.items():
+        with write_atomic(folder / f"{table_name}.parquet") as part:
+            write_frame(table, part)
+    head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
+    with write_atomic(folder / "benchmark.json") as part:
+        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return definition
 
 
@@ -145,16 +139,6 @@ def _definition(
     )
 
 
-def _write(folder: Path, definition: BenchmarkDefinition, tables: Mapping[str, pl.DataFrame]) -> None:
-    for name, table in tables.items():
-        with write_atomic(folder / f"{name}.parquet") as part:
-            write_frame(table, part)
-    head = {"name": definition.name, "kind": definition.kind, "provenance": definition.provenance}
-    with write_atomic(folder / "benchmark.json") as part:
-        text = json.dumps(head | {"format_version": FORMAT_VERSION}, indent=2, ensure_ascii=False)
-        part.write_text(text + "\n", encoding="utf-8")
-
-
 def _read(
     folder: Path, name: str, schema: Mapping[str, type[pl.DataType]], may_lack: Sequence[str] = ()
 ) -> pl.DataFrame:
@@ -176,22 +160,14 @@ SHIPPED = {
     "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
     "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
-    "svd": "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
+    "svd": "SVD: 206 queries, 6,355 labelled pairs, without the unlabelled videos",
     "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
 }
 
 
-def load_definition(name_or_folder: str | Path, *, published_files: Path | None = None) -> BenchmarkDefinition:
-    """A benchmark by its name, or the one in a folder with a benchmark.json.
-
-    published_files: read SVD from this folder of its authors' files instead, see `read_svd`. Raises DataError where there is
-    no such benchmark.
-    """
+def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
+    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where there is none."""
     name = str(name_or_folder)
-    if published_files is not None:
-        if name != "svd":
-            raise DataError(f"benchmark {name!r}: files of authors are read for svd alone; leave them out")
-        return read_svd(published_files)
     if name in SHIPPED:
         with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
             return read_definition(folder)
@@ -200,37 +176,3 @@ def load_definition(name_or_folder: str | Path, *, published_files: Path | None 
             f"benchmark {name!r}: neither a known name ({', '.join(SHIPPED)}) nor a folder with a benchmark.json"
         )
     return read_definition(Path(name))
-
-
-def read_svd(folder: Path) -> BenchmarkDefinition:
-    """SVD (Jiang et al., ICCV 2019) with its unlabelled videos, which cannot be shipped, as its authors publish it:
-    test_groundtruth (lines "query candidate 0|1") and unlabeled-data-id (an id per line).
-
-    Raises DataError, with the file and what was found, for files that are not there or hold something else.
-    """
-    rows = _read_fields(folder / "test_groundtruth", (3, "query candidate 0|1"))
-    labels = [(query, candidate, POSITIVE if label == "1" else NEGATIVE) for query, candidate, label in rows]
-    unlabelled = [video for (video,) in _read_fields(folder / "unlabeled-data-id", (1, "id"))]
-    return BenchmarkDefinition(
-        name="svd",
-        kind="svd",
-        queries=tuple(dict.fromkeys(query for query, _, _ in rows)),
-        database=tuple(dict.fromkeys([*(candidate for _, candidate, _ in rows), *unlabelled])),
-        labels=pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
-        tasks=tasks_of("svd", {POSITIVE, NEGATIVE}),
-    )
-
-
-def _read_fields(path: Path, wanted: tuple[int, str]) -> list[list[str]]:
-    """The fields of each line of a text file. wanted: their number, and what they are."""
-    try:
-        require_regular(path)
-        rows = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{path}: cannot be read as text ({error}); is this the folder of the data set?") from error
-    for row in rows:
-        if len(row) != wanted[0] or row[2:] not in ([], ["0"], ["1"]):
-            raise DataError(
-                f"{path}: line {' '.join(row)!r:.200}, wanted {wanted[1]!r}; is this the folder of the data set?"
-            )
-    return rows
