@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import file_sha256
+from hapvr.files import file_sha256, require_regular
 from hapvr.model.checkpoint import build_family, describe_mismatches
 from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings
@@ -87,12 +87,11 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[st
     Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
     a file that is missing, no regular file, of another format, or names something that torch refuses even so.
     """
-    if not file.is_file():  # a device may never end
-        raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
     content: Any
     names: list[str] = []
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
+        require_regular(file)  # a device may never end
         if file.suffix == ".safetensors":
             content = load_file(file)
         elif file.suffix == ".npz":

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
@@ -200,11 +200,6 @@ class Trainer:
                 f"batches hold {self._source.sampler.batch_videos} videos, as there are no more; train.batch_videos is "
                 f"{settings.batch_videos}"
             )
-        if settings.num_processes > 1 and self._training.apart:
-            messages.append(
-                f"{settings.num_processes} processes do not train as one with the same batch: {self._training.apart}; take "
-                "one process where that matters"
-            )
         return values.get("step", 0), [*skipped, *messages]
 
     def _items(self, first_step: int) -> Iterator[Any]:
@@ -238,15 +233,11 @@ class Trainer:
 
     def _forward(self, step: int, batch: Batch) -> StepOutput:
         moved: Batch = self._fabric.to_device(batch)
-        try:
-            output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
-            reason = "" if torch.isfinite(output[0]) else f"the loss is {float(output[0].detach())}"
-        except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
-            reason = str(error)
-        if reason:
+        output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
+        if not torch.isfinite(output[0]):
             raise TrainingError(
-                f"training: step {step}: {reason}; the videos of its batch are {', '.join(dict.fromkeys(batch.video_ids))}. "
-                f"Lower train.optimizer.learning_rate"
+                f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
+                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
         return output
 
