@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
-from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
+from hapvr.commands.terminal import Verbs, progress_bar, show
+from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from hapvr.benchmark.definition import BenchmarkDefinition
 
 
-@exit_codes
 def evaluate(
     benchmark: Annotated[str, typer.Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
     similarities: Annotated[
@@ -40,13 +40,11 @@ def evaluate(
     ] = None,
     policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
-    as_json: JsonOption = False,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.benchmark.report import published_markdown, published_metrics
-    from hapvr.errors import ArgumentError
 
     scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
@@ -63,10 +61,10 @@ def evaluate(
         else:
             network = model_folder(str(model), tracking_uri)
             place = out or Path(folder) / "similarities.parquet"
-            found, normalized, available = _from_features(
-                definition, str(features), network, place, background=normalize
-            )
-            scored = {title: found} | ({f"{title}, normalised scores": normalized} if normalized is not None else {})
+            scored[title] = place
+            normalized, available = _from_features(definition, str(features), network, place, background=normalize)
+            if normalized is not None:
+                scored[f"{title}, normalised scores"] = normalized
         results = {
             name: evaluate_benchmark(definition, one, policy=policy, available=available, bootstrap_samples=bootstrap)
             for name, one in scored.items()
@@ -83,13 +81,13 @@ def evaluate(
     content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
     if others:
         content["normalized"] = others[0].to_json()
-    show(content, as_json=as_json, text="\n".join(lines))
+    show(content, text="\n".join(lines))
 
 
 def _from_features(
     definition: BenchmarkDefinition, features: str, model: Path, out: Path, *, background: str | None
-) -> tuple[Path, pl.DataFrame | None, frozenset[str]]:
-    """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
+) -> tuple[pl.DataFrame | None, frozenset[str]]:
+    """Write similarities; returns the normalised ones, with a background, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
     from hapvr.data.filesystem import DataRoot
@@ -110,26 +108,22 @@ def _from_features(
             levels = Path(folder) / "background.parquet"
             score_benchmark(chosen.network, definition, others, levels, references=videos, device=device)
             normalized = normalize_similarities(read_frame(out), read_frame(levels))
-    return out, normalized, frozenset(reader.available())
+    return normalized, frozenset(reader.available())
 
 
-app = typer.Typer(
-    no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips."
-)
+app = Verbs(no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips.")
 
 
 @app.command("list")
-@exit_codes
-def list_(as_json: JsonOption = False) -> None:
+def list_() -> None:
     """The definitions that ship with the package."""
     from hapvr.benchmark.definitions.catalog import SHIPPED
 
     text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
-    show({"benchmarks": SHIPPED}, as_json=as_json, text=text)
+    show({"benchmarks": SHIPPED}, text=text)
 
 
 @app.command()
-@exit_codes
 def make(
     videos: Annotated[Path, typer.Option(help="A folder of clips.")],
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
@@ -141,7 +135,6 @@ def make(
             "longer footage of another."
         ),
     ] = "usual",
-    as_json: JsonOption = False,
 ) -> None:
     """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
     from hapvr.demo.clips_benchmark import make_clips_benchmark
@@ -155,4 +148,4 @@ def make(
         "segments": 0 if made.segments is None else len(made.segments),
         "unusable": {str(path): reason for path, reason in unusable.items()},
     }
-    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
+    show(result)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import (
-    JsonOption,
     default_collection,
-    exit_codes,
     progress_bar,
     show,
 )
+from hapvr.errors import DataError
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def registry_address(tracking_uri: str) -> str:
     return Project.open(Path(config)).tracking_uri
 
 
-@exit_codes
 def score(
     query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
     references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
@@ -69,7 +67,6 @@ def score(
             min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
 
@@ -108,7 +105,7 @@ def score(
     }
     named = f"{model}, untrained" if untrained else model
     lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
-    show(result, as_json=as_json, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
+    show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
 def expand(names: list[str]) -> list[str]:
@@ -117,8 +114,6 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
-    from hapvr.errors import DataError
-
     found: list[str] = []
     for name in names:
         try:

@@ -16,14 +16,13 @@ from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     ConfigOption,
     IndexModelOption,
-    JsonOption,
     SetOption,
-    exit_codes,
     open_project,
     overrides,
     progress_bar,
     show,
 )
+from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ FolderOption = Annotated[
 ]
 
 
-@exit_codes
 def search(
     config: ConfigOption,
     queries: Annotated[
@@ -79,7 +77,6 @@ def search(
         ),
     ] = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -90,7 +87,6 @@ def search(
     """
     from pydantic import TypeAdapter
 
-    from hapvr.errors import ArgumentError
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import Part, answer_table, answer_values
     from hapvr.steps.explanation import Explanation, explain
@@ -122,7 +118,7 @@ def search(
         found = [explain(searcher, read(name), explained, options) for name, read in asked]
         values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
         text = "\n".join(line for one in found for line in _explanation_lines(one))
-        return show({"config": str(config), "explanations": values}, as_json=as_json, text=text)
+        return show({"config": str(config), "explanations": values}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for number, (name, read) in enumerate(asked):
@@ -134,10 +130,9 @@ def search(
         _write(out, answer_table(answers), pairs, searcher)
     result = {"config": str(config), "queries": values}
     text = "\n".join(line for answer in answers for line in _lines(answer, every))
-    show(result, as_json=as_json, text=text, failed=any(answer.error for answer in answers))
+    show(result, text=text, failed=any(answer.error for answer in answers))
 
 
-@exit_codes
 def duplicates(
     config: ConfigOption,
     pairs: Annotated[
@@ -156,7 +151,6 @@ def duplicates(
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other footage.
 
@@ -164,7 +158,6 @@ def duplicates(
     """
     import pyarrow as pa
 
-    from hapvr.errors import ArgumentError
     from hapvr.search.duplicates import group_rows, pair_table
     from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
@@ -212,16 +205,14 @@ def duplicates(
     if out is not None:
         _write(out, rows, tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
-    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, as_json=as_json, text="\n".join(text))
+    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, text="\n".join(text))
 
 
-@exit_codes
-def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+def watch(config: ConfigOption, set_: SetOption = None) -> None:
     """Compare the queries of `watch.lists` with shards that are new, list all matches, and post those that wait.
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
-    from hapvr.errors import ConfigError
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
@@ -255,10 +246,9 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}{refused}")
     posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
     result = {"shards": keys, "matches": rows, "failed": failed, **posted}
-    show(result, as_json=as_json, text="\n".join(lines), failed=bool(failed or delivery.problem))
+    show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 
-@exit_codes
 def serve(
     config: ConfigOption,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
@@ -271,20 +261,17 @@ def serve(
     ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed first."""
     from hapvr.serving.server import Server
 
     project = open_project(config, set_)
     server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
-    show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
+    show({"address": server.address}, text=f"Search: {server.address}")
     server.run()
 
 
 def _check_out(out: Path | None) -> None:
-    from hapvr.errors import ArgumentError
-
     if out is not None and out.suffix.lower() not in OUT_SUFFIXES and not out.name.endswith(TASKS_SUFFIX):
         wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}")
