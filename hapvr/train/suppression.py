@@ -118,12 +118,12 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 
 
 @torch.no_grad()
-def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float = EASY_RATE) -> Tensor:
+def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
-    max_magnitude: the limit; None: the quantile of `easy_rate` of these frames.
+    max_magnitude: the limit; None: the quantile EASY_RATE of these frames.
     """
-    limit = torch.quantile(magnitude.float(), easy_rate) if max_magnitude is None else max_magnitude
+    limit = torch.quantile(magnitude.float(), EASY_RATE) if max_magnitude is None else max_magnitude
     easy = magnitude < limit
     return easy | (magnitude == magnitude.min()) if not bool(easy.any()) else easy
 
