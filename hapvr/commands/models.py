@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
-from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, overrides, progress_bar, show
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
 from hapvr.errors import ArgumentError
 
 
@@ -92,10 +92,9 @@ def register_(
 ) -> None:
     """Score, calibrate and register the model of a training; the gate decides whether it becomes champion."""
     from hapvr.chain import CHAIN
-    from hapvr.steps.project import Project
     from hapvr.steps.training import trained_run
 
-    project = Project.open(config, overrides=overrides(set_))
+    project = open_project(config, set_)
     if trained_run(project, run).key != run:
         raise ArgumentError(f"{run!r:.80}: no training of this name has ended below {project.root.url}/models")
     for step in ("benchmark_scores", "registered_model"):
