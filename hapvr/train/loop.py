@@ -48,14 +48,6 @@ LOG_EVERY_STEPS = 20
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
-class TrainingError(HapvrError):
-    """A step gave no finite loss."""
-
-
-class TrainingStoppedError(HapvrError):
-    """Training was asked to stop. It continues from its last checkpoint."""
-
-
 @dataclass(frozen=True)
 class Best:
     """The best validation so far. step: -1 if there was none; value: mean target metric."""
@@ -117,7 +109,8 @@ class Trainer:
     def fit(self) -> TrainingResult:
         """Train, and write the best network into the folder.
 
-        Raises DataError for unusable checkpoints, TrainingError, and TrainingStoppedError after SIGTERM.
+        Raises DataError for unusable checkpoints, and HapvrError for a loss that is not finite, and after SIGTERM: it goes on from
+        its last checkpoint.
         """
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
@@ -141,7 +134,7 @@ class Trainer:
                 if validates or stop:
                     self.save(done)
                 if stop and not is_last:
-                    raise TrainingStoppedError(
+                    raise HapvrError(
                         f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
                     )
             return self._finish(first_step)
@@ -235,7 +228,7 @@ class Trainer:
         moved: Batch = self._fabric.to_device(batch)
         output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
         if not torch.isfinite(output[0]):
-            raise TrainingError(
+            raise HapvrError(
                 f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
                 f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
@@ -260,7 +253,6 @@ class Trainer:
             best_value=best.value if best.step >= 0 else 0.0,
             num_videos=self._source.num_videos,
             seconds=time.monotonic() - self._started,
-            **self._rates(),
             weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
         )
         if self._fabric.is_global_zero:
