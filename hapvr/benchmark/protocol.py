@@ -46,9 +46,7 @@ class Availability:
     num_queries_scored: int
     num_references: int
     num_references_scored: int
-    num_pairs_scored: int
     num_pairs_invalid: int
-    num_rows: int
     num_rows_outside: int
 
 
@@ -174,9 +172,7 @@ def evaluate(
             num_queries_scored=int(ranking.queries_scored.sum()),
             num_references=int(ranking.references_in_scope.sum()),
             num_references_scored=int(ranking.references_scored.sum()),
-            num_pairs_scored=len(ranking.query),
             num_pairs_invalid=int(ranking.invalid.sum()),
-            num_rows=pairs.num_rows,
             num_rows_outside=pairs.num_rows - len(ranking.query),
         ),
         curves=curves,
