@@ -212,8 +212,13 @@ class Trainer:
         asked = time.monotonic()
         item = next(items)
         self._waited_s += time.monotonic() - asked
-        batch = self._source.finish(item)
-        output = self._forward(step, batch)
+        batch: Batch = self._fabric.to_device(self._source.finish(item))
+        output: StepOutput = self._module(replace(batch, regions=batch.regions.float()), step)
+        if not torch.isfinite(output[0]):
+            raise HapvrError(
+                f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
+                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
+            )
         self._fabric.backward(output[0])
         self._num_clips += len(batch.regions)
         norm = self._fabric.clip_gradients(  # only measures it
@@ -223,16 +228,6 @@ class Trainer:
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
         return output, float(norm) if isinstance(norm, Tensor) else 0.0
-
-    def _forward(self, step: int, batch: Batch) -> StepOutput:
-        moved: Batch = self._fabric.to_device(batch)
-        output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
-        if not torch.isfinite(output[0]):
-            raise HapvrError(
-                f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
-                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
-            )
-        return output
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         for logger in self._loggers:
