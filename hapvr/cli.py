@@ -47,7 +47,7 @@ class _LoadedVerbs(Mapping[str, Any]):
         module, _, function = VERBS[name].partition(":")
         found = getattr(import_module(f"hapvr.commands.{module}"), function)
         if not isinstance(found, typer.Typer):
-            verb, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            verb, found = found, terminal.Verbs(add_completion=False, pretty_exceptions_enable=False)
             found.command(name)(verb)
         command = typer.main.get_command(found)
         command.name = name

@@ -263,6 +263,8 @@ class Config(Settings):
             )
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
+        if network.family != "similarity" and self.train.num_processes > 1:
+            yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
         if validation in self.evaluation.benchmarks:
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
 

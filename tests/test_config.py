@@ -41,6 +41,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
         ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),
         ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),
+        ({"train": {"network": {"family": "tca"}, "num_processes": 2}}, "family tca trains in one process"),
         ({"teacher": {"options": {"depth": 10**6}}}, "teacher.options: depth: 1000000 is not between -128 and 128"),
         ({"teacher": {"options": {"mlp_ratio": float("nan")}}}, "mlp_ratio: nan is not between -4096 and 4096"),
         (

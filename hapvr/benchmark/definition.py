@@ -61,13 +61,12 @@ class Task:
 
 
 CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
-POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH, PART = "positive", "negative", "copy", "match", "not_a_match", "part"
+POSITIVE, MATCH, NO_MATCH, PART = "positive", "match", "not_a_match", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")
 _svd = partial(Task, positives=frozenset({POSITIVE}), pool="labelled_and_unlabelled", official_empty_query="zero")
 _cc = partial(Task, metric="mAP", positives=frozenset("ESLMV"), query_stays=True, official_missing_positive="misses")
-_copies = partial(Task, positives=frozenset({COPY}))
 
 TASKS: dict[str, tuple[Task, ...]] = {
     "fivr": tuple(
@@ -87,7 +86,6 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _cc(name="mAP_c", pool="labelled", exclusion="cleaned"),
         _cc(name="mAP_c_star", exclusion="cleaned"),
     ),
-    "vcdb": (_copies(name="VCDB_mAP", metric="mAP"), _copies(name="VCDB_uAP", metric="micro-AP")),
     # what nobody looked at says nothing
     MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +25,6 @@ LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, Va
 """What h5py raises for damaged bytes."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ImportedFeatures:
-    """One video of an HDF5 file. features: float16 [T, R, D], or None where reason (a short code) says why not."""
-
-    video_id: str
-    features: NDArray[np.float16] | None
-    reason: str = ""
-    message: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Hdf5Survey:
     """The content of a file: names of all datasets, in the file's order, and the most frequent shape per frame."""
@@ -50,7 +40,8 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
     Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
     """
     with _open(path) as file:
-        names = _names(file)
+        names: list[str] = []  # of hard links alone: those to other files are not followed
+        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
         for name in names:
             if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
                 raise DataError(
@@ -69,29 +60,20 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
 
 
 def read_hdf5_features(
-    path: Path,
-    *,
-    video_ids: Sequence[str] | None = None,
-    known: Collection[str] | None = None,
-    num_regions: int | None = None,
-    dims: int | None = None,
-) -> Iterator[ImportedFeatures]:
-    """Features of every dataset in the file, or of `video_ids`, one video in memory at a time.
+    path: Path, video_ids: Sequence[str], survey: Hdf5Survey
+) -> Iterator[tuple[str, NDArray[np.float16] | None, str, str]]:
+    """(id, features float16 [T, R, D], reason, message) of datasets that a survey names, one video in memory at a time.
 
-    A frame-level dataset [T, D] becomes [T, 1, D]. An id is the dataset's full name, so it may hold slashes.
-    known: all names in the file, where the caller has listed them before. num_regions, dims: the wanted R and D; None
-    accepts any. A video comes without features, and with a reason, if it has no dataset (missing), no frames
-    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape
-    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify
-    (too_large). Of the last two no value is read. Raises DataError where the file is not an HDF5 file.
+    A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and with a reason, if it has no frames
+    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape than the survey's
+    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large).
+    Of the last two no value is read. Raises DataError where the file is not an HDF5 file.
     """
     with _open(path) as file:
-        names = _names(file) if known is None else known
-        for video_id in names if video_ids is None else video_ids:
-            features, reason, message = None, "missing", f"no dataset {video_id!r} in {path.name}"
+        for video_id in video_ids:
+            features = None
             try:
-                if video_id in names:
-                    reason, message = _refusal(file[video_id], num_regions=num_regions, dims=dims)
+                reason, message = _refusal(file[video_id], num_regions=survey.num_regions, dims=survey.dims)
                 if not reason:
                     features = file[video_id][()].astype(np.float16)
             except LIBRARY_ERRORS as error:
@@ -101,7 +83,7 @@ def read_hdf5_features(
                 if number := int((~np.isfinite(features)).sum()):
                     features, reason = None, "not_finite"
                     message = f"{number} values are not finite in half precision"
-            yield ImportedFeatures(video_id=video_id, features=features, reason=reason, message=message)
+            yield video_id, features, reason, message
 
 
 @contextmanager
@@ -112,13 +94,6 @@ def _open(path: Path) -> Iterator[h5py.File]:
             yield file
     except LIBRARY_ERRORS as error:
         raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
-
-
-def _names(file: h5py.File) -> dict[str, None]:
-    """Full names of all datasets in the file's order. Links to other files are not followed."""
-    names: dict[str, None] = {}
-    file.visititems(lambda name, item: names.update({name: None}) if isinstance(item, h5py.Dataset) else None)
-    return names
 
 
 def _refusal(dataset: h5py.Dataset, *, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import ApKind
@@ -18,19 +19,10 @@ Bools = NDArray[np.bool_]
 
 
 def descending_order(similarity: Floats) -> Ints:
-    """Stable order by descending similarity, int64 [N]. similarity: [N], no NaN."""
-    if similarity.dtype != np.float32 or len(similarity) >= 1 << 32:
-        return np.argsort(-similarity, kind="stable")
-    # The bits of floats sort like the floats themselves once those of negative ones are flipped. With the row number in
-    # the lower bits a single sort of integers keeps ties in row order, several times as fast as a stable sort of
-    # floats.
-    bits = (0.0 - similarity).view(np.uint32)  # 0 - x, as -0.0 and 0.0 are a tie
-    key = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)).astype(np.uint64)
-    key <<= np.uint64(32)
-    key |= np.arange(len(similarity), dtype=np.uint64)
-    key.sort()
-    key &= np.uint64(0xFFFFFFFF)
-    return key.view(np.int64)
+    """Stable order by descending similarity, int64 [N]; 0 and -0 are a tie. similarity: [N], no NaN."""
+    table = pl.DataFrame({"similarity": similarity}).with_row_index("row")
+    rows = table.sort("similarity", descending=True, maintain_order=True)["row"]
+    return rows.to_numpy().astype(np.int64)
 
 
 def ranks_at(positions: Ints, similarity: Floats, *, skipped: Ints | None = None) -> tuple[Ints, Ints]:

@@ -67,14 +67,8 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a file."""
-        return {
-            "passed": self.passed,
-            "better": self.better,
-            "reason": self.reason,
-            "target": self.target.to_json(),
-            "metrics": [metric.to_json() for metric in self.metrics],
-            "worse": list(self.worse),
-        }
+        rows = {"target": self.target.to_json(), "metrics": [metric.to_json() for metric in self.metrics]}
+        return vars(self) | {"passed": self.passed, "worse": list(self.worse)} | rows
 
 
 def compare(

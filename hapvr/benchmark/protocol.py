@@ -32,17 +32,6 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
 
 RECALLS = np.linspace(0, 1, 101)
-PER_QUERY_SCHEMA = {
-    "task": pl.String,
-    "query_id": pl.String,
-    "average_precision": pl.Float64,
-    "average_precision_order_free": pl.Float64,
-    "num_relevant": pl.Int64,
-    "num_relevant_scored": pl.Int64,
-    "num_ranked": pl.Int64,
-    "status": pl.String,
-}
-CURVE_SCHEMA = {"task": pl.String, "recall": pl.Float64, "precision": pl.Float64}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +46,7 @@ class Availability:
     num_queries_scored: int
     num_references: int
     num_references_scored: int
-    num_pairs_scored: int
     num_pairs_invalid: int
-    num_rows: int
     num_rows_outside: int
 
 
@@ -69,9 +56,8 @@ class TaskResult:
 
     value: ties in row order, as published numbers are. order_free: tied scores share the worst rank.
     interval: 95 % bootstrap interval over queries, where asked for.
-    num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those that were ranked.
-    num_queries_skipped: queries without a positive pair under the policy, or missing ones where the policy skips them.
-    num_queries_missing: queries without any score, whether they were skipped or scored zero.
+    num_queries: those that count; num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those
+    that were ranked.
     """
 
     task: str
@@ -80,20 +66,15 @@ class TaskResult:
     order_free: float
     interval: tuple[float, float] | None
     num_queries: int
-    num_queries_skipped: int
-    num_queries_missing: int
     num_relevant: int
     num_relevant_scored: int
-    num_relevant_unavailable: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult:
     """All tasks of one benchmark under one policy.
 
-    per_query: a row per mAP task and query (PER_QUERY_SCHEMA); status is evaluated, missing (no score),
-      no_positives (none in the definition) or positives_unavailable (none left under the policy).
-    curves: interpolated precision at 101 recalls per task (CURVE_SCHEMA); mAP tasks average it over queries.
+    curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
     """
@@ -102,8 +83,7 @@ class EvaluationResult:
     policy: Policy
     tasks: tuple[TaskResult, ...]
     availability: Availability
-    per_query: pl.DataFrame
-    curves: pl.DataFrame
+    curves: dict[str, Floats]
     samples: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -154,8 +134,7 @@ def evaluate(
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     judged: dict[Task, Judgement] = {}
-    results, samples = [], {}
-    tables, curves = [pl.DataFrame(schema=PER_QUERY_SCHEMA)], [pl.DataFrame(schema=CURVE_SCHEMA)]
+    results, samples, curves = [], {}, {}
     for task in definition.tasks:
         # retrieval and detection tasks on the same labels share one judgement
         key = replace(task, name="", metric="mAP", average_precision="step")
@@ -163,18 +142,15 @@ def evaluate(
             judged[key] = judge(definition, task, ranking, policy=policy)
         truth = judged[key]
         if task.metric == "micro-AP":
-            value, order_free, precision = _pooled(task, truth, ranking)
-        else:
-            table, precision = _per_query(definition, task, truth, ranking)
-            value, order_free = _mean(table["average_precision"]), _mean(table["average_precision_order_free"])
-            tables.append(table)
-        if weights is not None and truth.counted.any():
-            if task.metric == "micro-AP":
+            value, order_free, curves[task.name] = _pooled(task, truth, ranking)
+            if weights is not None and truth.counted.any():
                 samples[task.name] = _pooled_samples(truth, ranking, weights)
-            else:
-                per_query = table["average_precision"].to_numpy()[truth.counted]
-                samples[task.name] = bootstrap_mean_ap(per_query, weights[:, truth.counted])
-        curves.append(pl.DataFrame({"task": task.name, "recall": RECALLS, "precision": precision}, schema=CURVE_SCHEMA))
+        else:
+            per_query = _per_query(task, truth, ranking)
+            value, order_free = float(per_query[:, 0].mean()), float(per_query[:, 1].mean())
+            curves[task.name] = per_query[:, 2:].mean(axis=0)
+            if weights is not None and truth.counted.any():
+                samples[task.name] = bootstrap_mean_ap(per_query[:, 0], weights[:, truth.counted])
         results.append(
             TaskResult(
                 task=task.name,
@@ -183,11 +159,8 @@ def evaluate(
                 order_free=order_free,
                 interval=bootstrap_interval(samples[task.name]) if task.name in samples else None,
                 num_queries=int(truth.counted.sum()),
-                num_queries_skipped=int((~truth.counted & ranking.queries_in_scope).sum()),
-                num_queries_missing=int((~ranking.queries_scored & ranking.queries_in_scope).sum()),
                 num_relevant=int(truth.num_relevant.sum()),
                 num_relevant_scored=int(truth.relevant.sum()),
-                num_relevant_unavailable=int(truth.num_unavailable.sum()),
             )
         )
     return EvaluationResult(
@@ -199,43 +172,23 @@ def evaluate(
             num_queries_scored=int(ranking.queries_scored.sum()),
             num_references=int(ranking.references_in_scope.sum()),
             num_references_scored=int(ranking.references_scored.sum()),
-            num_pairs_scored=len(ranking.query),
             num_pairs_invalid=int(ranking.invalid.sum()),
-            num_rows=pairs.num_rows,
             num_rows_outside=pairs.num_rows - len(ranking.query),
         ),
-        per_query=pl.concat(tables),
-        curves=pl.concat(curves),
+        curves=curves,
         samples=samples,
     )
 
 
-def _mean(values: pl.Series) -> float:
-    """Mean over the queries that count; 0 if none does."""
-    mean = values.drop_nulls().mean()
-    return float(mean) if isinstance(mean, float) else 0.0
-
-
-def _per_query(
-    definition: BenchmarkDefinition, task: Task, truth: Judgement, ranking: Ranking
-) -> tuple[pl.DataFrame, Floats]:
-    """PER_QUERY_SCHEMA, a row per query in the definition's order, with null values for queries that do not count, and
-    interpolated precision at RECALLS averaged over the queries that count, [101]."""
-    rows: list[tuple[object, ...]] = []
-    precision = np.zeros(len(RECALLS))
-    for query, query_id in enumerate(definition.queries):
+def _per_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:
+    """What `_measure` says of each query that counts, [Q', 2 + 101]; a row of zeros if none does."""
+    rows = []
+    for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
-        num_relevant = int(truth.num_relevant[query])
-        value = order_free = 0.0 if truth.counted[query] else None
-        if truth.counted[query] and len(positions):
-            value, order_free, curve = _measure(task, positions, ranking.similarity[span], skipped, num_relevant)
-            precision += curve
-        num_ranked = span.stop - span.start - len(skipped)
-        counts = (num_relevant, len(positions), num_ranked)
-        rows.append((task.name, query_id, value, order_free, *counts, truth.status[query]))
-    table = pl.DataFrame(rows, schema=PER_QUERY_SCHEMA, orient="row")
-    return table, precision / max(int(truth.counted.sum()), 1)
+        num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
+        rows.append(np.hstack(_measure(task, positions, ranking.similarity[span], skipped, num_relevant)))
+    return np.array(rows) if rows else np.zeros((1, 2 + len(RECALLS)))
 
 
 def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats]:

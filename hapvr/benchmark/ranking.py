@@ -238,17 +238,13 @@ class Judgement:
     """What one task says of a ranking under a policy.
 
     candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
-    num_relevant: int64 [Q], the ground truth under the policy. num_unavailable: int64 [Q], relevant pairs of the
-    definition whose reference is not available, whether or not they count.
-    counted: bool [Q], queries that enter the mean. status: per query, see EvaluationResult.
+    num_relevant: int64 [Q], the ground truth under the policy. counted: bool [Q], queries that enter the mean.
     """
 
     candidate: Bools
     relevant: Bools
     num_relevant: Ints
-    num_unavailable: Ints
     counted: Bools
-    status: tuple[str, ...]
 
 
 def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> Judgement:
@@ -265,9 +261,9 @@ def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, poli
         relevant &= ~ranking.invalid
 
     num_defined = truth.sum(axis=1)
-    num_unavailable = truth[:, ~ranking.references_available].sum(axis=1)
-    leaves = policy == "official" and task.official_missing_positive == "leaves"
-    num_relevant = num_defined - num_unavailable if leaves else num_defined
+    if policy == "official" and task.official_missing_positive == "leaves":
+        truth &= ranking.references_available
+    num_relevant = truth.sum(axis=1)
     counted = num_defined > 0
     if policy == "official":
         counted &= ranking.queries_scored
@@ -275,13 +271,6 @@ def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, poli
             counted &= num_relevant > 0
     else:
         counted &= ranking.queries_in_scope
-    conditions = [num_defined == 0, ~ranking.queries_scored, num_relevant == 0]
-    names = ["no_positives", "missing", "positives_unavailable"]
     return Judgement(
-        candidate=candidate,
-        relevant=relevant,
-        num_relevant=np.where(counted, num_relevant, 0),
-        num_unavailable=num_unavailable,
-        counted=counted,
-        status=tuple(np.select(conditions, names, default="evaluated").tolist()),
+        candidate=candidate, relevant=relevant, num_relevant=np.where(counted, num_relevant, 0), counted=counted
     )

@@ -11,7 +11,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from hapvr.benchmark.protocol import EvaluationResult
+from hapvr.benchmark.protocol import RECALLS, EvaluationResult
 from hapvr.tables import markdown_table
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
@@ -22,8 +22,7 @@ def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Fi
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     for name, result in results.items():
-        curve = result.curves.filter(pl.col("task") == task)
-        axes.plot(curve["recall"], curve["precision"], label=f"{name} ({100 * result.metrics[task]:.2f})")
+        axes.plot(RECALLS, result.curves[task], label=f"{name} ({100 * result.metrics[task]:.2f})")
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=task)
     axes.legend(loc="lower left", fontsize="small")
     axes.grid(alpha=0.3)

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
-from hapvr.commands.terminal import JsonOption, exit_codes, progress_bar, show
+from hapvr.commands.terminal import Verbs, progress_bar, show
+from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
     import polars as pl
 
     from hapvr.benchmark.definition import BenchmarkDefinition
-    from hapvr.benchmark.protocol import EvaluationResult
 
 
-RAW, NORMALIZED = "raw", "normalized"
-
-
-@exit_codes
 def evaluate(
     benchmark: Annotated[str, typer.Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
     similarities: Annotated[
@@ -33,10 +29,7 @@ def evaluate(
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Keep the similarities of --features here. A stopped call with the same --out is resumed."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
         typer.Option(
@@ -45,27 +38,13 @@ def evaluate(
             "of --features, which show nothing of the queries.",
         ),
     ] = None,
-    benchmark_files: Annotated[
-        Path | None, typer.Option(help="Read svd or vcdb from this folder of its authors' files.")
-    ] = None,
-    policy: Annotated[
-        Literal["official", "strict", "frozen"], typer.Option(help="What missing videos count as.")
-    ] = "strict",
-    available: Annotated[
-        Path | None,
-        typer.Option(
-            help="For `frozen`: the videos that count, as Parquet or CSV with a column video_id, or as the folder "
-            "videos of a data root."
-        ),
-    ] = None,
+    policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
-    as_json: JsonOption = False,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
-    from hapvr.benchmark.report import published_metrics
-    from hapvr.errors import ArgumentError
+    from hapvr.benchmark.report import published_markdown, published_metrics
 
     scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
@@ -73,41 +52,42 @@ def evaluate(
             "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
             "go"
         )
-    definition = load_definition(benchmark, published_files=benchmark_files)
-    ids = None if available is None else _video_ids(available, definition)
-    scored: dict[str, Path | pl.DataFrame] = {}
+    definition = load_definition(benchmark)
+    title, available = f"{definition.name} ({policy})", None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        scored: dict[str, Path | pl.DataFrame] = {}
         if similarities is not None:
-            scored = {RAW: similarities}
+            scored[title] = similarities
         else:
-            scored, had = _from_features(
-                definition,
-                str(features),
-                model_folder(str(model), tracking_uri),
-                out or Path(folder) / "similarities.parquet",
-                background=normalize,
-            )
-            ids = had if ids is None and policy != "frozen" else ids
+            network = model_folder(str(model), tracking_uri)
+            place = out or Path(folder) / "similarities.parquet"
+            scored[title] = place
+            normalized, available = _from_features(definition, str(features), network, place, background=normalize)
+            if normalized is not None:
+                scored[f"{title}, normalised scores"] = normalized
         results = {
-            name: evaluate_benchmark(definition, one, policy=policy, available=ids, bootstrap_samples=bootstrap)
+            name: evaluate_benchmark(definition, one, policy=policy, available=available, bootstrap_samples=bootstrap)
             for name, one in scored.items()
         }
-    content, text = results[RAW].to_json(), _text(definition, results)
-    content["published"] = published_metrics(definition.name).to_dicts()
-    if NORMALIZED in results:
-        content[NORMALIZED] = results[NORMALIZED].to_json()
-    show(content, as_json=as_json, text=text)
+    first, *others = results.values()
+    lines = [published_markdown(definition.name, {name: one.metrics for name, one in results.items()})]
+    lines += [
+        f"{task.task}, {name}: 95 % interval over queries {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
+        for name, result in results.items()
+        for task in result.tasks
+        if task.interval is not None
+    ]
+    lines += [f"{name}: {value}" for name, value in asdict(first.availability).items()]
+    content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
+    if others:
+        content["normalized"] = others[0].to_json()
+    show(content, text="\n".join(lines))
 
 
 def _from_features(
-    definition: BenchmarkDefinition,
-    features: str,
-    model: Path,
-    out: Path,
-    *,
-    background: str | None,
-) -> tuple[dict[str, Path | pl.DataFrame], frozenset[str]]:
-    """The raw and, with a background, the normalised similarities, and ids of the videos with features."""
+    definition: BenchmarkDefinition, features: str, model: Path, out: Path, *, background: str | None
+) -> tuple[pl.DataFrame | None, frozenset[str]]:
+    """Write similarities; returns the normalised ones, with a background, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.features import FeatureStore
     from hapvr.data.filesystem import DataRoot
@@ -117,73 +97,33 @@ def _from_features(
     from hapvr.tables import read_frame
 
     chosen = load_similarity_model(model)
-    root = DataRoot(features)
+    root, device = DataRoot(features), choose_device("auto")
     store = FeatureStore(root, shards_with_features(root, definition))
     chosen.require_features(store.settings)
-    reader = BenchmarkFeatures(store, definition)
-    network, device, available = chosen.network, choose_device("auto"), frozenset(reader.available())
-    scored: dict[str, Path | pl.DataFrame] = {RAW: score_benchmark(network, definition, reader, out, device=device)}
+    reader, normalized = BenchmarkFeatures(store, definition), None
+    score_benchmark(chosen.network, definition, reader, out, device=device)
     if background is not None:
         others, videos = background_features(root, definition, background)
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
             levels = Path(folder) / "background.parquet"
-            score_benchmark(network, definition, others, levels, references=videos, device=device)
-            scored[NORMALIZED] = normalize_similarities(read_frame(out), read_frame(levels))
-    return scored, available
+            score_benchmark(chosen.network, definition, others, levels, references=videos, device=device)
+            normalized = normalize_similarities(read_frame(out), read_frame(levels))
+    return normalized, frozenset(reader.available())
 
 
-def _text(definition: BenchmarkDefinition, results: dict[str, EvaluationResult]) -> str:
-    """A table of metrics, intervals, and how much of the benchmark was scored."""
-    from hapvr.benchmark.report import published_markdown
-
-    titles = {RAW: "", NORMALIZED: ", normalised scores"}
-    rows = {f"{definition.name} ({one.policy}){titles[name]}": one.metrics for name, one in results.items()}
-    lines = [published_markdown(definition.name, rows)]
-    for name, result in results.items():
-        lines += [
-            f"{task.task} ({name}), 95 % interval over queries: {100 * task.interval[0]:.2f} to {100 * task.interval[1]:.2f}"
-            for task in result.tasks
-            if task.interval is not None
-        ]
-    counts = asdict(results[RAW].availability)
-    return "\n".join([*lines, *(f"{name}: {value}" for name, value in counts.items())])
-
-
-def _video_ids(path: Path, definition: BenchmarkDefinition) -> frozenset[str]:
-    """The benchmark's own ids; rows whose status, if there is one, is not ok are left out."""
-    import polars as pl
-
-    from hapvr.data.manifest import available_videos
-    from hapvr.errors import DamagedError
-    from hapvr.steps.benchmark_features import stored_ids
-    from hapvr.tables import TABLE_ERRORS, read_user_table
-
-    try:
-        files = sorted(path.rglob("index.parquet")) if path.is_dir() else [path]
-        table = pl.concat([read_user_table(file) for file in files])
-        return frozenset(stored_ids(definition, available_videos(table)))
-    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        raise DamagedError(f"--available {path}: {error}; wanted Parquet or CSV with a column video_id") from error
-
-
-app = typer.Typer(
-    no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips."
-)
+app = Verbs(no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips.")
 
 
 @app.command("list")
-@exit_codes
-def list_(as_json: JsonOption = False) -> None:
+def list_() -> None:
     """The definitions that ship with the package."""
-    from hapvr.benchmark.definitions.catalog import NOT_SHIPPED, SHIPPED
+    from hapvr.benchmark.definitions.catalog import SHIPPED
 
-    found = SHIPPED | NOT_SHIPPED
-    text = "\n".join(f"{name:<18} {description}" for name, description in found.items())
-    show({"benchmarks": found}, as_json=as_json, text=text)
+    text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
+    show({"benchmarks": SHIPPED}, text=text)
 
 
 @app.command()
-@exit_codes
 def make(
     videos: Annotated[Path, typer.Option(help="A folder of clips.")],
     out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
@@ -195,7 +135,6 @@ def make(
             "longer footage of another."
         ),
     ] = "usual",
-    as_json: JsonOption = False,
 ) -> None:
     """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
     from hapvr.demo.clips_benchmark import make_clips_benchmark
@@ -209,4 +148,4 @@ def make(
         "segments": 0 if made.segments is None else len(made.segments),
         "unusable": {str(path): reason for path, reason in unusable.items()},
     }
-    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
+    show(result)

@@ -10,11 +10,10 @@ import typer
 
 from hapvr.commands.terminal import (
     ConfigOption,
-    JsonOption,
     SetOption,
+    Verbs,
     counted,
     default_collection,
-    exit_codes,
     open_project,
     progress_bar,
     show,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from hapvr.search.index import IndexStatus
     from hapvr.steps.project import Project
 
-app = typer.Typer(no_args_is_help=True, help="The index of the collection, which searches use.")
+app = Verbs(no_args_is_help=True, help="The index of the collection, which searches use.")
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -35,7 +34,6 @@ ModelOption = Annotated[
 
 
 @app.command("add")
-@exit_codes
 def add(
     data: Annotated[
         Path,
@@ -50,7 +48,6 @@ def add(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
     from hapvr.collection import add_folders, update_collection
@@ -75,28 +72,23 @@ def add(
         else "too few videos to say how sure an answer is, and to look for copies: add more",
         f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page",
     ]
-    show(result, as_json=as_json, text="\n".join(lines))
+    show(result, text="\n".join(lines))
 
 
 @app.command("build")
-@exit_codes
-def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
+def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
     """Build another index from all features; the present one answers until the new one has passed its check."""
-    _update(open_project(config, set_), model, rebuild=True, as_json=as_json)
+    _update(open_project(config, set_), model, rebuild=True)
 
 
 @app.command("update")
-@exit_codes
-def update(
-    config: ConfigOption, set_: SetOption = None, model: ModelOption = None, as_json: JsonOption = False
-) -> None:
+def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
     """Take in shards that are new or were made again, or go on with a build that was interrupted."""
-    _update(open_project(config, set_), model, rebuild=False, as_json=as_json)
+    _update(open_project(config, set_), model, rebuild=False)
 
 
 @app.command("status")
-@exit_codes
-def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+def status(config: ConfigOption, set_: SetOption = None) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.data.features import collection_shards
     from hapvr.search.collection import current_index
@@ -114,10 +106,10 @@ def status(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = F
         *(f"missing  {key}: `hapvr index update` takes it in" for key in missing),
         *(f"awaited  {key}: its features are unfinished" for key in awaited),
     ]
-    show(result, as_json=as_json, text="\n".join(lines))
+    show(result, text="\n".join(lines))
 
 
-def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool) -> None:
+def _update(project: Project, model: str | None, *, rebuild: bool) -> None:
     from hapvr.search.index import MIN_RECALL
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
@@ -146,7 +138,7 @@ def _update(project: Project, model: str | None, *, rebuild: bool, as_json: bool
             + ("the index before it keeps answering" if made.serving is not None else "it does not answer")
             + "; raise search.index.probed_lists, refine_factor or code_bits"
         )
-    show(result, as_json=as_json, text="\n".join(lines), failed=not made.passed)
+    show(result, text="\n".join(lines), failed=not made.passed)
 
 
 def _lines(held: IndexStatus) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
-from hapvr.commands.terminal import ConfigOption, JsonOption, SetOption, exit_codes, overrides, progress_bar, show
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
 from hapvr.errors import ArgumentError
 
 
@@ -48,11 +48,10 @@ def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     return client, registry
 
 
-app = typer.Typer(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
+app = Verbs(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
 
 @app.command("import")
-@exit_codes
 def import_(
     file: Annotated[
         Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")
@@ -67,7 +66,6 @@ def import_(
     pca: Annotated[
         bool, typer.Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot
@@ -83,23 +81,20 @@ def import_(
         network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
         save_network(network, out, metadata={"import": report})
         result = {"folder": str(out), "settings": network.scoring_settings(), **report}
-    show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+    show(result)
 
 
 @app.command("register")
-@exit_codes
 def register_(
     run: Annotated[str, typer.Argument(help="The name of a finished training, see `hapvr train`.")],
     config: ConfigOption,
     set_: SetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Score, calibrate and register the model of a training; the gate decides whether it becomes champion."""
     from hapvr.chain import CHAIN
-    from hapvr.steps.project import Project
     from hapvr.steps.training import trained_run
 
-    project = Project.open(config, overrides=overrides(set_))
+    project = open_project(config, set_)
     if trained_run(project, run).key != run:
         raise ArgumentError(f"{run!r:.80}: no training of this name has ended below {project.root.url}/models")
     for step in ("benchmark_scores", "registered_model"):
@@ -107,14 +102,11 @@ def register_(
             made = CHAIN[step].run(project, run=run, progress=progress)
     decision = made.decision
     result = {"name": made.name, "version": made.version, "champion": decision.promoted, "decision": decision.reason}
-    show(result, as_json=as_json, text=f"models:/{made.name}/{made.version} {decision.reason}")
+    show(result, text=f"models:/{made.name}/{made.version} {decision.reason}")
 
 
 @app.command("list")
-@exit_codes
-def list_(
-    name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING, as_json: JsonOption = False
-) -> None:
+def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING) -> None:
     """The versions of a registered model, newest first."""
     client, registry = _registry(tracking_uri)
     versions = registry.list_versions(client, name)
@@ -125,16 +117,14 @@ def list_(
         lines.append(f"{columns} {row['decision']}")
         lines.append(f"     made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}")
         lines += [f"     warning: {row['warning']}"] if row["warning"] else []
-    show({"name": name, "versions": versions}, as_json=as_json, text="\n".join(lines))
+    show({"name": name, "versions": versions}, text="\n".join(lines))
 
 
 @app.command("show")
-@exit_codes
 def show_(
     model: ModelArgument = "champion",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
 ) -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.scorer.description import CARD_FILE, read_description
@@ -142,19 +132,17 @@ def show_(
     folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
     card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
-    show(stored | {"card": card}, as_json=as_json, text=card or json.dumps(stored, indent=1))
+    show(stored | {"card": card}, text=card or json.dumps(stored, indent=1))
 
 
 @app.command("export")
 @app.command("push")
-@exit_codes
 def export_(
     place: Annotated[str, typer.Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
     model: ModelArgument = "champion",
     license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
 ) -> None:
     """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
 
@@ -168,11 +156,10 @@ def export_(
         sha256, place = push_model(bundle, place, licence=license_)
     else:
         sha256 = export_model(bundle, Path(place), licence=license_)
-    show({"place": place, "sha256": sha256}, as_json=as_json, text=f"{place}: SHA-256 {sha256}")
+    show({"place": place, "sha256": sha256}, text=f"{place}: SHA-256 {sha256}")
 
 
 @app.command("pull")
-@exit_codes
 def pull_(
     place: Annotated[
         str, typer.Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")
@@ -182,7 +169,6 @@ def pull_(
     ] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
 ) -> None:
     """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
     client, _ = _registry(tracking_uri, writing=True)
@@ -191,38 +177,33 @@ def pull_(
 
     version, found, source = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
     result = {"name": name, "version": version, "sha256": found, "source": source}
-    show(result, as_json=as_json, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
+    show(result, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
 
 
 @app.command("promote")
-@exit_codes
 def promote_(
     version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
     name: NameOption = "hapvr",
     reason: ReasonOption = "promoted by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a version champion whatever the gate said of it."""
     client, registry = _registry(tracking_uri, writing=True)
     before = registry.promote(client, name, version, reason=reason)
     result = {"name": name, "champion": version, "before": before}
-    show(result, as_json=as_json, text=f"champion: models:/{name}@champion is version {version} now")
+    show(result, text=f"champion: models:/{name}@champion is version {version} now")
 
 
 @app.command("rollback")
-@exit_codes
 def rollback_(
     name: NameOption = "hapvr",
     reason: ReasonOption = "rolled back by hand",
     tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    as_json: JsonOption = False,
 ) -> None:
     """Make the champion before this one champion again."""
     client, registry = _registry(tracking_uri, writing=True)
     version = registry.rollback(client, name, reason=reason)
     show(
         {"name": name, "champion": version},
-        as_json=as_json,
         text=f"champion: models:/{name}@champion is version {version} again",
     )

@@ -1,64 +1,51 @@
-"""`hapvr pairs mark | unmark | list | import | benchmark`: what people know about pairs, which searches and duplicates respect."""
+"""`hapvr pairs mark | unmark | list | import`: what people know about pairs, which searches and duplicates respect."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hapvr.commands.terminal import ConfigOption, JsonOption, exit_codes, open_project, show
+from hapvr.commands.terminal import ConfigOption, Verbs, open_project, show
 
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
 
-app = typer.Typer(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
+app = Verbs(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
 VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 
-class Said(StrEnum):
-    """What can be said about a pair."""
-
-    match = "match"
-    not_a_match = "not-a-match"
-
-
 @app.command("mark")
-@exit_codes
 def mark(
     one: VideoArgument,
     other: VideoArgument,
-    said: Annotated[Said, typer.Argument(help="Whether the two show the same footage.")],
+    said: Annotated[Literal["match", "not-a-match"], typer.Argument(help="Whether the two show the same footage.")],
     config: ConfigOption,
-    as_json: JsonOption = False,
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
     from hapvr.search import marks
 
-    verdict: Verdict = "match" if said is Said.match else "not_a_match"
+    verdict: Verdict = "match" if said == "match" else "not_a_match"
     made = marks.mark(open_project(config).root, one, other, verdict)
-    show(asdict(made), as_json=as_json, text=f"{one} and {other} are marked as {said.value}")
+    show(asdict(made), text=f"{one} and {other} are marked as {said}")
 
 
 @app.command("unmark")
-@exit_codes
-def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption, as_json: JsonOption = False) -> None:
+def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption) -> None:
     """Take back what was said about two videos."""
     from hapvr.search import marks
 
     gone = marks.unmark(open_project(config).root, one, other)
     text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
-    show({"removed": None if gone is None else asdict(gone)}, as_json=as_json, text=text)
+    show({"removed": None if gone is None else asdict(gone)}, text=text)
 
 
 @app.command("list")
-@exit_codes
 def list_(
     config: ConfigOption,
     out: Annotated[Path | None, typer.Option(help="Also write them to a CSV file, which `import` reads.")] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks
@@ -71,15 +58,13 @@ def list_(
     lines = [
         f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}  ({row.by})" for row in rows
     ]
-    show({"marks": [asdict(row) for row in rows]}, as_json=as_json, text="\n".join(lines) or "no pair is marked")
+    show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
 
 
 @app.command("import")
-@exit_codes
 def import_(
     file: Annotated[Path, typer.Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")],
     config: ConfigOption,
-    as_json: JsonOption = False,
 ) -> None:
     """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""
     from hapvr.search.marks import keep_marks
@@ -89,22 +74,4 @@ def import_(
     made = read_marks_table(root, file)
     before = keep_marks(root, made)
     new = sum(before.of(one.first, one.second) is None for one in made)
-    show({"marks": len(made), "new": new}, as_json=as_json, text=f"{len(made)} marks are kept, {new} of them new")
-
-
-@app.command("benchmark")
-@exit_codes
-def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
-    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
-    project = open_project(config)
-    marked = marked_pairs(project)
-    folder = write_marks_benchmark(project, marked)
-    used, least = marked.suffice(project), project.config.evaluation.min_marks
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
-    text = (
-        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
-        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
-    )
-    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)
+    show({"marks": len(made), "new": new}, text=f"{len(made)} marks are kept, {new} of them new")

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hapvr.commands.terminal import (
-    JsonOption,
     default_collection,
-    exit_codes,
     progress_bar,
     show,
 )
+from hapvr.errors import DataError
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ DEFAULT_TRACKING = ""
 """The registry of HAPVR_CONFIG, as for other verbs, else that of the default collection; see `registry_address`."""
 MIN_PRIOR = 1e-12
 LIST_SUFFIX = ".txt"
-MAX_NAMES = 100_000
-"""Videos of one call. Lists that name others twice would otherwise grow without end."""
 ModelOption = Annotated[
     str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
 ]
@@ -55,7 +52,6 @@ def registry_address(tracking_uri: str) -> str:
     return Project.open(Path(config)).tracking_uri
 
 
-@exit_codes
 def score(
     query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
     references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
@@ -71,7 +67,6 @@ def score(
             min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
         ),
     ] = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
 
@@ -110,7 +105,7 @@ def score(
     }
     named = f"{model}, untrained" if untrained else model
     lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
-    show(result, as_json=as_json, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
+    show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
 def expand(names: list[str]) -> list[str]:
@@ -119,19 +114,15 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
-    from hapvr.errors import DataError
-
     found: list[str] = []
     for name in names:
         try:
             inside = [name] if "://" in name else _inside(Path(name))
-        except (OSError, ValueError, RecursionError) as error:  # of lists that name each other, too
+        except (OSError, ValueError) as error:
             raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:
             raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
-        if len(found) > MAX_NAMES:
-            raise DataError(f"video: {name} and what is named before it are more than {MAX_NAMES} videos; name fewer")
     return found
 
 
@@ -142,9 +133,8 @@ def _inside(path: Path) -> list[str]:
         return sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
     if path.suffix.lower() == LIST_SUFFIX and path.is_file():
         lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
-        return expand([line for line in lines if line and not line.startswith("#")])
-    if not path.exists():
-        raise FileNotFoundError("no such file")
+        return [line for line in lines if line and not line.startswith("#")]
+    path.stat()
     return [str(path)]
 
 

@@ -16,32 +16,33 @@ from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     ConfigOption,
     IndexModelOption,
-    JsonOption,
     SetOption,
-    exit_codes,
     open_project,
     overrides,
     progress_bar,
     show,
 )
+from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from hapvr.scorer.calibration import Verdict
     from hapvr.scorer.segments import Segment
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.labelling import Pair
-    from hapvr.search.match import Match, Part, Query, SearchAnswer
+    from hapvr.search.match import Match, Query, SearchAnswer
     from hapvr.search.votes import Window
     from hapvr.steps.explanation import Explanation
     from hapvr.steps.searcher import Searcher
 
-OUT_SUFFIXES = (".csv", ".parquet", ".json")
+OUT_SUFFIXES = (".csv", ".parquet")
 TASKS_SUFFIX = ".label-studio.json"
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        help=f"Also write the rows to a {', '.join(OUT_SUFFIXES)} file, or the pairs as tasks to NAME{TASKS_SUFFIX}."
+        help=f"Also write the rows to a {' or '.join(OUT_SUFFIXES)} file, or the pairs as tasks to NAME{TASKS_SUFFIX}."
     ),
 ]
 FolderOption = Annotated[
@@ -49,7 +50,6 @@ FolderOption = Annotated[
 ]
 
 
-@exit_codes
 def search(
     config: ConfigOption,
     queries: Annotated[
@@ -68,7 +68,6 @@ def search(
         float | None,
         typer.Option(help="Share of matches among candidates, in (0, 1). Default: by the copies in the collection."),
     ] = None,
-    segments: Annotated[bool, typer.Option(help="Also say which parts match.")] = True,
     every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
     folder: FolderOption = "",
     explained: Annotated[
@@ -78,7 +77,6 @@ def search(
         ),
     ] = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -89,23 +87,19 @@ def search(
     """
     from pydantic import TypeAdapter
 
-    from hapvr.errors import ArgumentError
-    from hapvr.files import write_atomic
     from hapvr.scorer.access import ANY_HOST, Access
-    from hapvr.search.match import answer_table, answer_values
+    from hapvr.search.match import Part, answer_table, answer_values
     from hapvr.steps.explanation import Explanation, explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
-    from hapvr.tables import export_table
 
     if not queries and not ids:
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
     _check_out(out)
     options = SearchOptions(
-        part=_part(at, from_, to),
+        part=Part.named(at, from_, to),
         top=top,
         min_probability=min_probability,
         prior=prior,
-        segments=segments,
         folder=folder,
     )
     names = expand(queries or [])
@@ -124,7 +118,7 @@ def search(
         found = [explain(searcher, read(name), explained, options) for name, read in asked]
         values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
         text = "\n".join(line for one in found for line in _explanation_lines(one))
-        return show({"config": str(config), "explanations": values}, as_json=as_json, text=text)
+        return show({"config": str(config), "explanations": values}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for number, (name, read) in enumerate(asked):
@@ -133,25 +127,17 @@ def search(
     values = answer_values(answers)
     if out is not None:
         pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
-        with write_atomic(out) as part:
-            if out.name.endswith(TASKS_SUFFIX):
-                _write_tasks(part, pairs, searcher)
-            elif out.suffix.lower() == ".json":
-                part.write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
-            else:
-                export_table(answer_table(answers), part, out.suffix.lower())
+        _write(out, answer_table(answers), pairs, searcher)
     result = {"config": str(config), "queries": values}
     text = "\n".join(line for answer in answers for line in _lines(answer, every))
-    show(result, as_json=as_json, text=text, failed=any(answer.error for answer in answers))
+    show(result, text=text, failed=any(answer.error for answer in answers))
 
 
-@exit_codes
 def duplicates(
     config: ConfigOption,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
     ] = False,
-    folder: FolderOption = "",
     between: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -165,7 +151,6 @@ def duplicates(
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other footage.
 
@@ -173,19 +158,16 @@ def duplicates(
     """
     import pyarrow as pa
 
-    from hapvr.errors import ArgumentError
-    from hapvr.files import write_atomic
     from hapvr.search.duplicates import group_rows, pair_table
     from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
     from hapvr.steps.searcher import UNSURE, Searcher
-    from hapvr.tables import export_table
 
     _check_out(out)
     if plan is not None and (pairs or plan.suffix.lower() not in PLAN_SUFFIXES):
         raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, and not --pairs")
-    one, other = between or (folder, "")
+    one, other = between or ("", "")
 
     def asked(ids: Sequence[str]) -> bool:
         """Whether two of these videos are in the parts of the collection that are asked about."""
@@ -221,22 +203,16 @@ def duplicates(
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
     text = [f"model    {searcher.name}", *(f"warning  {warning}" for warning in warnings), *text]
     if out is not None:
-        with write_atomic(out) as part:
-            if out.name.endswith(TASKS_SUFFIX):
-                _write_tasks(part, tasks, searcher)
-            else:
-                export_table(rows, part, out.suffix.lower())
+        _write(out, rows, tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
-    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, as_json=as_json, text="\n".join(text))
+    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, text="\n".join(text))
 
 
-@exit_codes
-def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = False) -> None:
+def watch(config: ConfigOption, set_: SetOption = None) -> None:
     """Compare the queries of `watch.lists` with shards that are new, list all matches, and post those that wait.
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
-    from hapvr.errors import ConfigError
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
@@ -270,10 +246,9 @@ def watch(config: ConfigOption, set_: SetOption = None, as_json: JsonOption = Fa
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}{refused}")
     posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
     result = {"shards": keys, "matches": rows, "failed": failed, **posted}
-    show(result, as_json=as_json, text="\n".join(lines), failed=bool(failed or delivery.problem))
+    show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 
-@exit_codes
 def serve(
     config: ConfigOption,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
@@ -286,43 +261,37 @@ def serve(
     ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed first."""
     from hapvr.serving.server import Server
 
     project = open_project(config, set_)
     server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
-    show({"address": server.address}, as_json=as_json, text=f"Search: {server.address}")
+    show({"address": server.address}, text=f"Search: {server.address}")
     server.run()
 
 
 def _check_out(out: Path | None) -> None:
-    from hapvr.errors import ArgumentError
+    if out is not None and out.suffix.lower() not in OUT_SUFFIXES and not out.name.endswith(TASKS_SUFFIX):
+        wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}")
 
-    if out is not None and out.suffix.lower() not in OUT_SUFFIXES:
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in {', '.join(OUT_SUFFIXES)}")
 
-
-def _write_tasks(part: Path, pairs: Sequence[Pair], searcher: Searcher) -> None:
+def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
+    """Write rows as a table, or pairs as tasks of Label Studio, by the suffix."""
+    from hapvr.files import write_atomic
     from hapvr.search.labelling import label_studio_tasks
+    from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:
         return searcher.collection.metadata.of(name).path or (Path(name).absolute() if Path(name).is_file() else None)
 
-    part.write_text(json.dumps(label_studio_tasks(pairs, path_of), ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def _part(at: float | None, from_: float | None, to: float | None) -> Part | None:
-    """The part of the query that the options name. Raises ArgumentError."""
-    from hapvr.errors import ArgumentError
-    from hapvr.search.match import Part
-
-    if at is not None and (from_ is not None or to is not None):
-        raise ArgumentError("--at and --from/--to: wanted one of the two")
-    if at is not None:
-        return Part.around(at)
-    return None if from_ is None and to is None else Part(start_s=from_ or 0.0, end_s=to)
+    with write_atomic(out) as part:
+        if out.name.endswith(TASKS_SUFFIX):
+            tasks = label_studio_tasks(pairs, path_of)
+            part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
+        else:
+            export_table(rows, part, out.suffix.lower())
 
 
 def _lines(answer: SearchAnswer, every: bool) -> list[str]:

@@ -14,10 +14,9 @@ import typer
 
 from hapvr.commands.terminal import (
     ConfigOption,
-    JsonOption,
     SetOption,
+    Verbs,
     counted,
-    exit_codes,
     open_project,
     progress_bar,
     say,
@@ -28,7 +27,7 @@ from hapvr.errors import ArgumentError, DataError
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
-features = typer.Typer(no_args_is_help=True, help="Stored features: bring published ones in.")
+features = Verbs(no_args_is_help=True, help="Stored features: bring published ones in.")
 ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
 RetryOption = Annotated[
     bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
@@ -40,13 +39,11 @@ def _group() -> None:
     """Typer makes a group of one verb only where it has a callback."""
 
 
-@exit_codes
 def run(
     step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
     config: ConfigOption,
     set_: SetOption = None,
     shard: ShardOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make what one step of the chain lacks, for all shards or for those that are named."""
     from hapvr.chain import CHAIN
@@ -55,17 +52,15 @@ def run(
         raise ArgumentError(
             f"{step!r:.80} is not a step that runs here; the steps are {', '.join(CHAIN)}; `hapvr train` trains"
         )
-    _show_rows(_run_steps(open_project(config, set_), [step], shard), as_json)
+    _show_rows(_run_steps(open_project(config, set_), [step], shard))
 
 
-@exit_codes
 def status(
     config: ConfigOption,
     set_: SetOption = None,
     post: Annotated[
         bool, typer.Option("--tell", help="Also post what needs a person, and what waits, to the webhook.")
     ] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how far every step is."""
     from hapvr.health import health
@@ -76,7 +71,7 @@ def status(
     if post:
         tell(project, *found.concerns)
         deliver_alerts(project)
-    show(found.to_json(), as_json=as_json, text="\n".join(found.lines()), failed=bool(found.concerns))
+    show(found.to_json(), text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
@@ -87,12 +82,11 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
         set_: SetOption = None,
         shard: ShardOption = None,
         retry_failed: RetryOption = False,
-        as_json: JsonOption = False,
     ) -> None:
-        _show_rows(_run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed), as_json)
+        _show_rows(_run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed))
 
     verb.__name__, verb.__doc__ = name, does
-    return exit_codes(verb)
+    return verb
 
 
 download = _chain_verb(
@@ -109,7 +103,6 @@ extract = _chain_verb(
 )
 
 
-@exit_codes
 def train(
     config: ConfigOption,
     set_: SetOption = None,
@@ -117,7 +110,6 @@ def train(
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="Train with this many seeds; prints mean and spread.")
     ] = 1,
-    as_json: JsonOption = False,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
@@ -129,12 +121,11 @@ def train(
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         failed = any(one.failure for one in runs)
-        return show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs), failed=failed)
+        return show({"runs": [asdict(one) for one in runs]}, text=seeds_text(runs), failed=failed)
     result = CHAIN["similarity_model"].run(project, run=key)
-    show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
+    show(result)
 
 
-@exit_codes
 def verify(
     config: ConfigOption,
     repair: Annotated[
@@ -143,7 +134,6 @@ def verify(
     videos: Annotated[
         bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
     ] = True,
-    as_json: JsonOption = False,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
     from hapvr.upkeep import KINDS, verify_root
@@ -161,17 +151,15 @@ def verify(
     ]
     failed = any(check.state not in ("ok", "repaired") for check in checks)
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
-    show(result, as_json=as_json, text="\n".join(lines), failed=failed)
+    show(result, text="\n".join(lines), failed=failed)
 
 
-@exit_codes
 def forget(
     config: ConfigOption,
     video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
     set_: SetOption = None,
     offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
-    as_json: JsonOption = False,
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
     from hapvr.steps.forget import forget as forget_videos
@@ -188,17 +176,15 @@ def forget(
         for one in videos
     ]
     result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
-    show(result, as_json=as_json, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
+    show(result, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
 
 
 @features.command("import")
-@exit_codes
 def import_features(
     file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
     out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
     name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
     fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
-    as_json: JsonOption = False,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.data.filesystem import DataRoot
@@ -219,7 +205,7 @@ def import_features(
         "dims": settings["dims"],
         "sha256": settings["imported"]["sha256"],
     }
-    show(result, as_json=as_json, text="\n".join(f"{key}: {value}" for key, value in result.items()))
+    show(result)
 
 
 def _run_steps(
@@ -257,9 +243,9 @@ def _row(name: str, key: str, result: Any) -> dict[str, Any]:
     return row | {"was_finished": not getattr(result, "done", True)}
 
 
-def _show_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _show_rows(rows: list[dict[str, Any]]) -> None:
     lines = []
     for row in rows:
         counts = f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows" if "ok" in row else ""
         lines.append(f"{row['step']} {row['shard']}".rstrip() + counts + (" (was finished)" * row["was_finished"]))
-    show({"shards": rows}, as_json=as_json, text="\n".join(lines))
+    show({"shards": rows}, text="\n".join(lines))

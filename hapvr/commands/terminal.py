@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -25,14 +27,7 @@ FAILED = 1
 WRONG_CALL = 2
 INTERRUPTED = 130
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
-SEARCH_HINT = "install what searches with `pip install '.[search]'` in a checkout"
-SEARCH_PACKAGES = frozenset({"anyio", "fastapi", "lance", "pyarrow", "safetensors", "starlette", "uvicorn", "yaml"})
-"""What `hapvr[search]` adds to `hapvr[score]`, by the names under which it is imported."""
-SEARCH_VERBS = frozenset(
-    {"search", "duplicates", "serve", "index status", "pairs mark", "pairs unmark", "pairs list", "pairs import"}
-)
-"""Verbs of `hapvr` that need it."""
-
+SLIM_HINT = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
 FOREIGN = {
     "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
     "sqlalchemy": "tracking: the database cannot be read; it may be damaged or from another version of MLflow",
@@ -70,26 +65,22 @@ IndexModelOption = Annotated[
     ),
 ]
 
-VERB_GROUPS = ("benchmarks", "index", "models", "pairs")
-"""Modules of this package whose functions are verbs below the module's name."""
-
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
 _began = threading.Event()
+_as_json = ContextVar("as_json", default=False)
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
-def exit_codes(verb: Verb) -> Verb:
-    """Errors become one message and an exit code: 2 for a wrong call, 1 for work that failed.
-
-    With --json the message is also a JSON object on standard output.
-    """
+def as_command(verb: Verb) -> Callable[..., None]:
+    """The verb with the option --json. Errors become one message and an exit code: 2 for a wrong call, 1 for work that failed;
+    with --json the message is also a JSON object on standard output."""
 
     @functools.wraps(verb)
-    def call(*arguments: Any, **options: Any) -> None:
+    def call(*arguments: Any, as_json: bool = False, **options: Any) -> None:
         _began.set()
-        as_json = bool(options.get("as_json"))
+        _as_json.set(as_json)
         try:
             verb(*arguments, **options)
         except KeyboardInterrupt:
@@ -97,21 +88,34 @@ def exit_codes(verb: Verb) -> Verb:
         except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
             raise
         except HapvrError as error:
-            code = WRONG_CALL if isinstance(error, ConfigError | ArgumentError | MissingPartError) else FAILED
-            fail(str(error), code, as_json=as_json)
+            wrong = isinstance(error, ConfigError | ArgumentError | MissingPartError)
+            fail(str(error), WRONG_CALL if wrong else FAILED)
         except BaseException as error:  # libraries written in Rust raise a PanicException, which is no Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
-                package = str(error.name).partition(".")[0]
-                module, name = verb.__module__.rpartition(".")[2], verb.__name__.strip("_")
-                said = f"{module} {name}" if module in VERB_GROUPS else name  # e.g. `index status`
-                hint = SEARCH_HINT if package in SEARCH_PACKAGES and said in SEARCH_VERBS else FULL_HINT
-                sentence = f"`hapvr {said}` needs {package}, which is not installed; {hint}"
-                fail(sentence, WRONG_CALL, as_json=as_json)
-            fail(_unforeseen(error), FAILED, as_json=as_json)
+                fail(f"{str(error.name).partition('.')[0]} is not installed; {SLIM_HINT}", WRONG_CALL)
+            fail(_unforeseen(error), FAILED)
 
-    return call  # type: ignore[return-value]
+    signature = inspect.signature(verb, eval_str=True)
+    as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
+    signature = signature.replace(parameters=[*signature.parameters.values(), as_json])
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    return call
+
+
+class Verbs(typer.Typer):
+    """A group of verbs, each of which becomes a command by `as_command`."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Verb], Verb]:
+        """Decorator of a verb, which it leaves as it is."""
+
+        def register(verb: Verb) -> Verb:
+            super(Verbs, self).command(name, **options)(as_command(verb))
+            return verb
+
+        return register
 
 
 def call_began() -> bool:
@@ -119,9 +123,9 @@ def call_began() -> bool:
     return _began.is_set()
 
 
-def fail(message: str, code: int, *, as_json: bool) -> NoReturn:
+def fail(message: str, code: int) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
-    if as_json:
+    if _as_json.get():
         say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
     say(f"error: {message}", err=True)
     raise typer.Exit(code) from None
@@ -144,9 +148,12 @@ def _unforeseen(error: BaseException) -> str:
     )
 
 
-def show(result: Mapping[str, Any], *, as_json: bool, text: str, failed: bool = False) -> None:
-    """Print a result: JSON for programs, text for people. failed: whether the exit code is FAILED, although there is one."""
-    say(json.dumps(result, ensure_ascii=False, default=str) if as_json else text)
+def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
+    """Print a result: JSON for programs, text for people, by default a line for each value. failed: whether the exit code is
+    FAILED, although there is a result."""
+    if _as_json.get():
+        text = json.dumps(result, ensure_ascii=False, default=str)
+    say("\n".join(f"{name}: {value}" for name, value in result.items()) if text is None else text)
     if failed:
         raise typer.Exit(FAILED)
 

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-CircleForm = Literal["paper", "released"]
-
 
 def contrast_infonce(similarity: Tensor, usable: Tensor | None = None, *, temperature: float) -> Tensor:
     """-log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau)."""
@@ -26,7 +24,7 @@ def contrast_circle(
     *,
     margin: float = 0.25,
     scale: float = 256.0,
-    form: CircleForm = "paper",
+    form: Literal["paper", "released"] = "paper",
 ) -> Tensor:
     """Circle loss (TCA Eq. 4): each similarity is weighed by how far it is from its optimum, as a constant.
 

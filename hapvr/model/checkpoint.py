@@ -76,11 +76,12 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
             wanted = build().state_dict()
         require_regular(weights_file)
         weights = load_file(weights_file)
+        problems = describe_mismatches(wanted, weights)
     except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
-        said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {error!r:.200}"
-        raise DamagedError(f"network: {said}; {HINT}") from error
-    if mismatches := describe_mismatches(wanted, weights):
-        raise DamagedError(f"network: {weights_file}: {'; '.join(mismatches[:MAX_MISMATCHES])}; {HINT}")
+        problems = [f"{error!r:.200}"]
+    if problems:
+        said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {'; '.join(problems[:MAX_MISMATCHES])}"
+        raise DamagedError(f"network: {said}; {HINT}")
     network = build(generator=torch.Generator())
     network.load_state_dict(weights)
     return network.eval(), found.metadata

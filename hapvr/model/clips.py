@@ -1,4 +1,4 @@
-"""Batches of clips: checks, masks, clips too short for the comparator, videos of any lengths packed one after the other."""
+"""Batches of clips: masks, clips too short for the comparator, videos of any lengths packed one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from hapvr.errors import ArgumentError
 from hapvr.model.settings import doubled_length
 
 Mask = Tensor | None
@@ -20,20 +19,8 @@ MapMask = tuple[Tensor, Tensor]
 """The real rows, bool [P, t], and the real columns, bool [P, t'], of P maps."""
 
 
-def check_clips(name: str, clips: Tensor, mask: Mask) -> Tensor:
-    """Clips [N, T, R, D] with zeros as padding, which may hold anything before.
-
-    Raises ArgumentError unless real frames are finite.
-    """
-    finite = torch.isfinite(clips).flatten(2).all(-1)
-    if mask is not None:
-        finite = finite | ~mask
-    if not bool(finite.all()):
-        video, frame = (~finite).nonzero()[0].tolist()
-        raise ArgumentError(
-            f"{name}: NaN or infinite values in {int((~finite).sum())} frames, first in video {video} frame {frame}; "
-            "wanted finite features: extract them again, or keep them in float32 if half precision overflowed"
-        )
+def zero_padding(clips: Tensor, mask: Mask) -> Tensor:
+    """Clips [N, T, R, D] with zeros as padding, which may hold anything before."""
     return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Limits, Mask, PackedVideos, check_clips
+from hapvr.model.clips import Limits, Mask, PackedVideos, zero_padding
 from hapvr.model.settings import AnyNetworkSettings
 
 PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]
@@ -75,17 +75,16 @@ class VideoNetwork(nn.Module, ABC):
     ) -> Similarities:
         """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
 
-        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score. Raises ArgumentError for values that are
-        not finite and masks of another kind.
+        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score.
         """
         with_itself = query is reference and query_mask is reference_mask
-        query = check_clips("query", query, query_mask)
-        reference = query if with_itself else check_clips("reference", reference, reference_mask)
+        query = zero_padding(query, query_mask)
+        reference = query if with_itself else zero_padding(reference, reference_mask)
         return self._compare(query, reference, query_mask, reference_mask)
 
     @abstractmethod
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
-        """`compare` of checked clips whose padding is 0."""
+        """`compare` of clips whose padding is 0."""
 
     @abstractmethod
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:

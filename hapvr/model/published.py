@@ -18,13 +18,11 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import file_sha256
+from hapvr.files import file_sha256, require_regular
 from hapvr.model.checkpoint import build_family, describe_mismatches
 from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings
 from hapvr.settings import first_line
-
-PLAIN = (bool, int, float, str, type(None))
 
 VVS_PARTS = {"tsm_tgm_model": "swg/", "ddm_model": "ddm/"}
 """The two networks of a file of VVS, and what their tensors are called by here."""
@@ -68,31 +66,28 @@ VVS_NOTES = (
 
 
 class Inert:
-    """Replaces a class or function of the file: takes any arguments, runs nothing, and keeps the state to report it."""
+    """Replaces a class or function of the file: takes any arguments, runs nothing, and keeps the state."""
+
+    state: Mapping[str, Any] = {}
 
     def __new__(cls, *arguments: object, **options: object) -> Inert:
         return super().__new__(cls)
-
-    def __init__(self, *arguments: object, **options: object) -> None:
-        self.state: dict[str, Any] = {}
 
     def __setstate__(self, state: object) -> None:
         self.state = dict(state) if isinstance(state, dict) else {}
 
 
-def read_archive(file: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by published name; settings that
-    the file holds; and the classes and functions that it names, none of which is run.
+def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
+    """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by published name; and the settings
+    that the file holds. No class or function that it names is run.
 
     Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
     a file that is missing, no regular file, of another format, or names something that torch refuses even so.
     """
-    if not file.is_file():  # a device may never end
-        raise DataError(f"weights: {file} is not a file; wanted a .pth, .pt, .safetensors or .npz file")
     content: Any
-    names: list[str] = []
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
+        require_regular(file)  # a device may never end
         if file.suffix == ".safetensors":
             content = load_file(file)
         elif file.suffix == ".npz":
@@ -120,17 +115,10 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[st
             if isinstance(value, Tensor) and value.layout == torch.strided
         }
         if tensors:
-            return tensors, _plain_values(content.get("args")), names
+            settings = content.get("args")
+            settings = settings.state if isinstance(settings, Inert) else settings
+            return tensors, settings if isinstance(settings, Mapping) else {}
     raise DataError(f"import: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
-
-
-def _plain_values(settings: object) -> dict[str, Any]:
-    """Numbers, texts and lists of them in a mapping or an inert object, by name; all else is left out."""
-    state = settings.state if isinstance(settings, Inert) else settings
-    values = state.items() if isinstance(state, Mapping) else ()
-    return {
-        str(name): v for name, v in values if all(isinstance(i, PLAIN) for i in (v if isinstance(v, list) else [v]))
-    }
 
 
 def own_name(published: str) -> tuple[str, str]:
@@ -151,13 +139,13 @@ def import_released(
     """Read a released checkpoint of any family. Its tensors tell architecture and sizes; no code in it is run.
 
     Returns the network and a report, as JSON can hold it: release, "hap-vr", "s2vs" (also DnS students), "visil" or "vvs";
-    tensors, our name of each published tensor; ignored, those that are not weights of the network; recorded, settings
-    that the file holds; inert, classes that it names, which were not loaded; notes on the scores; sha256 of the file.
+    tensors, our name of each published tensor; ignored, those that are not weights of the network; notes on the scores;
+    sha256 of the file.
 
     dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like
     those of ViSiL_v. Raises DataError, which names each tensor that does not fit.
     """
-    state, recorded, inert = read_archive(file)
+    state, recorded = read_archive(file)
     ignored = [name for name in state if name.startswith(IGNORED)]
     found = {name: own_name(name) for name in state if name not in ignored}
     names = {name: own for name, (own, _) in found.items()}
@@ -187,7 +175,7 @@ def import_released(
         network = build_family(
             settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims, generator=torch.Generator()
         )
-    except (ValidationError, ArgumentError, IndexError, KeyError) as error:
+    except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
     for name in network.state_dict():
         if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
@@ -196,8 +184,8 @@ def import_released(
     if mismatches := describe_mismatches(network.state_dict(), weights, published):
         raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
-    report = {"release": release, "tensors": names, "ignored": ignored, "recorded": recorded, "inert": inert}
-    return network.eval(), report | {"notes": notes, "sha256": file_sha256(file)}
+    report = {"release": release, "tensors": names, "ignored": ignored, "notes": notes, "sha256": file_sha256(file)}
+    return network.eval(), report
 
 
 def _settings(

@@ -89,16 +89,6 @@ class TcaSettings(Settings):
     )
     symmetric_chamfer: bool = Field(default=False, description="level `frame`: the mean of both directions (TCA_sym)")
 
-    @model_validator(mode="after")
-    def _check(self) -> TcaSettings:
-        if self.level == "video" and self.symmetric_chamfer:
-            raise ValueError("symmetric_chamfer compares frames: set level: frame, or leave it out")
-        return self
-
-
-AttentionForm = Literal["gated", "cosine", "linear"]
-ComparatorInit = Literal["random", "identity"]
-PaddingMode = Literal["zeros", "replicate"]
 
 DEFAULT_FAMILY: Literal["similarity"] = "similarity"
 """The family of configurations and stored networks that name none."""
@@ -133,10 +123,6 @@ def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
         yield slice(start - before, after), slice(before // step, (before + end - start) // step)
 
 
-MAX_MIN_FRAMES = 1024
-"""More would only cost memory, which grows with its square."""
-
-
 class NetworkSettings(Settings):
     """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
 
@@ -146,7 +132,7 @@ class NetworkSettings(Settings):
     spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
     temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
     attention: bool = Field(default=True, description="weigh regions")
-    attention_form: AttentionForm = Field(
+    attention_form: Literal["gated", "cosine", "linear"] = Field(
         default="gated",
         description="`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector of norm 1",
     )
@@ -154,14 +140,14 @@ class NetworkSettings(Settings):
         default=0, description="length of the binary codes that replace attention (DnS); 0: none"
     )
     comparator: bool = Field(default=True, description="refine frame similarities by the convolutional network")
-    comparator_init: ComparatorInit = Field(
+    comparator_init: Literal["random", "identity"] = Field(
         default="random", description="`identity`: training starts from the largest similarity of each 4 x 4 block"
     )
-    padding_mode: PaddingMode = Field(
+    padding_mode: Literal["zeros", "replicate"] = Field(
         default="zeros",
         description="what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do",
     )
-    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP, le=MAX_MIN_FRAMES)] = Field(
+    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP, le=1024)] = Field(
         default=COMPARATOR_STEP,
         description="the comparator gets shorter clips doubled until they have this many frames; "
         "4: S2VS, DnS, ViSiL; 8: HAP-VR's release",

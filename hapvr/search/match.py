@@ -69,10 +69,14 @@ class Part:
         if not (math.isfinite(self.start_s) and 0 <= self.start_s < end):
             raise ArgumentError(f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to")
 
-    @staticmethod
-    def around(moment_s: float) -> Part:
-        """The second before and after a moment. Raises ArgumentError for one that is not finite, or long before 0."""
-        return Part(start_s=max(moment_s - MOMENT_S, 0.0), end_s=moment_s + MOMENT_S)
+    @classmethod
+    def named(cls, at_s: float | None, start_s: float | None, end_s: float | None) -> Part | None:
+        """The second before and after a moment, or the seconds between two; None where none is given. Raises ArgumentError."""
+        if at_s is None:
+            return None if start_s is None and end_s is None else cls(start_s=start_s or 0.0, end_s=end_s)
+        if start_s is not None or end_s is not None:
+            raise ArgumentError("at and from/to: wanted one of the two")
+        return cls(start_s=max(at_s - MOMENT_S, 0.0), end_s=at_s + MOMENT_S)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -44,14 +44,10 @@ class IndexState(BaseModel):
     max_bytes: int
     ticket: str
     videos: int
-    shards: int = 0
-    sources: list[str] = []
     model: str = ""
     untrained: bool = False
-    precision: float | None = None
     since: str = ""
     recall: float = 0.0
-    prior: float | None = None
     warnings: list[str] = []
 
 
@@ -129,11 +125,10 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """next: the cursor of the following piece, or ""."""
+    """total: before limit and offset. shards_searched: those whose videos were searched for as they are now."""
 
     total: int
     groups: list[Group]
-    next: str
     shards_searched: int
     shards: int
 

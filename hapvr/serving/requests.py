@@ -58,18 +58,11 @@ class QueryOptions(_Request):
 
     def options(self) -> SearchOptions:
         """Raises ArgumentError, which is a ValueError, for values out of range."""
-        part = None
-        if self.at is not None:
-            part = Part.around(self.at)
-        elif self.from_ is not None or self.to is not None:
-            part = Part(start_s=self.from_ or 0.0, end_s=self.to)
-        names = ("top", "min_probability", "prior", "folder", "segments")
-        return SearchOptions(part=part, **self.model_dump(include=set(names)))
+        values = self.model_dump(include={"top", "min_probability", "prior", "folder", "segments"})
+        return SearchOptions(part=Part.named(self.at, self.from_, self.to), **values)
 
     @model_validator(mode="after")
     def _check(self) -> QueryOptions:
-        if self.at is not None and (self.from_, self.to) != (None, None):
-            raise ValueError("at and from/to: wanted one of the two")
         self.options()
         return self
 
@@ -124,17 +117,13 @@ class MarkedPair(PairOfVideos):
 
 
 class DuplicateFilter(_Request):
-    """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids; source: the part before the first /.
-
-    cursor: the `next` of another answer.
-    """
+    """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids."""
 
     kind: Kind | Literal[""] = ""
     folder: Name = ""
-    source: Name = ""
     min_probability: Annotated[float, Field(ge=LEAST_PROBABILITY, le=1)] = 0.9
     limit: Count = 50
-    cursor: Annotated[str, Field(max_length=20_000)] = ""
+    offset: Offset = 0
 
 
 class BoundedBody:

@@ -19,7 +19,6 @@ from starlette.responses import FileResponse
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
-from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
 from hapvr.search.collection import current_index
 from hapvr.search.marks import Mark, is_digest, read_marks, unmark
@@ -28,8 +27,7 @@ from hapvr.search.match import SCHEMA, FrameMatrix, SearchAnswer, answer_table
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import answers, jobs
 from hapvr.serving.collection import Collection, OpenIndex
-from hapvr.serving.duplicate_job import DuplicateJob
-from hapvr.serving.duplicate_list import StoredDuplicates, after, listed
+from hapvr.serving.duplicates import DuplicateJob, listed
 from hapvr.serving.jobs import Job, SearchJobs
 from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal, describe, without_paths
@@ -48,6 +46,7 @@ from hapvr.serving.requests import (
     suffix_of,
 )
 from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of, read_tokens
+from hapvr.steps.duplicates import outdated_pairs
 from hapvr.steps.project import Project
 from hapvr.tables import write_csv
 
@@ -84,7 +83,6 @@ class Service:
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
-        self.duplicates = StoredDuplicates()
         self.duplicate_job = DuplicateJob()
         self.tokens = Tokens(None if token_file is None else read_tokens(token_file))
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
@@ -278,17 +276,12 @@ def index(service: ServiceOf) -> Any:
         current = current_index(service.project.root)
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
-    evidence = found.searcher.evidence
     return value | {
         "videos": found.searcher.num_videos,
-        "shards": len(found.searcher.collection.shards()),
-        "sources": sorted({video_id.partition("/")[0] for video_id in found.video_ids}),
         "model": _shown_model(found.searcher.model),
         "untrained": found.searcher.untrained,
-        "precision": None if evidence is None else DEFAULT_PRECISION,
         "since": current.since,
         "recall": current.recall,
-        "prior": None if evidence is None else found.searcher.prior,
         "warnings": [without_paths(text) for text in found.searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }
@@ -321,13 +314,15 @@ def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Coun
 
 
 @router.get("/duplicates", response_model=answers.Groups, response_model_exclude_unset=True)
-def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
-    """Groups of copies and pairs of the other kinds, a piece at a time. next: the cursor of the following piece, or ""."""
-    pairs, searched = service.duplicates.read(index)
-    rows = listed(pairs, index, wanted)
-    shown, following = after(rows, wanted.cursor, wanted.limit)
-    shards = {"shards_searched": len(searched), "shards": len(index.searcher.collection.shards())}
-    return {"total": len(rows), "groups": shown, "next": following, **shards}
+def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
+    """Groups of copies and pairs of the other kinds, a piece at a time."""
+    rows, shards = listed(index, wanted), set(index.searcher.collection.shards())
+    return {
+        "total": len(rows),
+        "groups": rows[wanted.offset : wanted.offset + wanted.limit],
+        "shards_searched": len(shards - outdated_pairs(index.project).keys()),
+        "shards": len(shards),
+    }
 
 
 @router.get("/duplicates/job")
@@ -337,9 +332,9 @@ def duplicate_job(service: ServiceOf) -> answers.DuplicateJobState:
 
 
 @router.post("/duplicates/job", status_code=202)
-def look_through(service: ServiceOf, index: IndexOf, _: MarkerOf) -> answers.DuplicateJobState:
+async def look_through(service: ServiceOf, index: IndexOf, _: MarkerOf) -> answers.DuplicateJobState:
     """Look through what was not looked through yet, as `hapvr duplicates` does; once at a time."""
-    return service.duplicate_job.start(index, ended=service.duplicates.forget)
+    return service.duplicate_job.start(index)
 
 
 # Media
@@ -425,7 +420,6 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
                 "pairs: the query of this search has no file that a mark could be kept for; fetch it first"
             )
     second, root = digest(asked.reference), service.project.root
-    service.duplicates.forget()
     if asked.mark is None:
         gone = unmark(root, first, second)
         return {"mark": None, "before": None if gone is None else gone.verdict}

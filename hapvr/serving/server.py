@@ -91,11 +91,8 @@ class Connection(H11Protocol):
 def create_app(
     project: Project, *, any_host: bool = False, model: str | None = None, token_file: Path | None = None
 ) -> FastAPI:
-    """The service over a project. any_host: it is meant to be reached by other names than this machine's. model: as
-    `Searcher.open` takes it. token_file: as `read_tokens` does.
-
-    Raises ConfigError for a wrong token file, and for wrong values of the environment.
-    """
+    """The service over a project. any_host: it is meant to be reached by other names than this machine's; other arguments and
+    errors: see `routes.Service`."""
     service = routes.Service(project, model=model, token_file=token_file)
 
     def open_index() -> None:
@@ -142,11 +139,8 @@ class Server:
         token_file: Path | None = None,
         model: str | None = None,
     ) -> None:
-        """port: 0 for any that is free. token_file: as `read_tokens` takes it. model: as `Searcher.open` takes it.
-
-        Raises ConfigError for a wrong token file; ArgumentError for an address that others reach, unless there is one or
-        allow_remote; and DataError for an address in use.
-        """
+        """port: 0 for any that is free. Other arguments and errors: see `routes.Service`. Raises ArgumentError for an address that
+        others reach without token_file or allow_remote, and DataError for an address in use."""
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "

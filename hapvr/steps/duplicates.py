@@ -94,14 +94,11 @@ def make_duplicate_pairs(
     return made
 
 
-def duplicate_pairs(
-    project: Project, searcher: Searcher, *, min_probability: float, rejected: bool = False
-) -> list[DuplicatePair]:
+def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
     """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
 
-    Left out are videos that the index has no more or whose file is another one now. A pair that is marked as no match is
-    left out, or with `rejected` kept with its mark. One that is marked as a match stays, whatever its probability; where no
-    search found it, `make_duplicate_groups` adds it.
+    Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match.
+    One that is marked as a match stays, whatever its probability; where no search found it, `make_duplicate_groups` adds it.
     """
     marks = read_marks(project.root)
     contents = _contents(searcher)
@@ -115,11 +112,7 @@ def duplicate_pairs(
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
         for pair in best_of_each([*known, *_equal_files(contents)])
     ]
-    return [
-        pair
-        for pair in said
-        if pair.mark == "match" or (pair.probability >= min_probability and (rejected or pair.mark != "not_a_match"))
-    ]
+    return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
 
 
 def make_duplicate_groups(
@@ -179,7 +172,7 @@ def rows_place(stage: str, key: str) -> str:
     return f"{stage}/{key}/rows.parquet"
 
 
-def named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
+def _named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
     """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
     files of the same bytes."""
     random, verdicts = bool(searcher.scorer.warning), member_verdicts(searcher, members)
@@ -207,19 +200,23 @@ def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[
 
 
 def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
-    """The groups over the pairs that are stored."""
+    """The groups over the pairs that are stored and likely enough."""
     least = project.config.search.min_duplicate_probability
-    pairs = duplicate_pairs(project, searcher, min_probability=least)
-    metadata = metadata_of_pairs(searcher, pairs)
-    marks = read_marks(project.root)
+    return copy_groups(searcher, duplicate_pairs(project, searcher, min_probability=least))
+
+
+def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
+    """Groups of copies over some pairs."""
+    metadata = _metadata_of_pairs(searcher, pairs)
+    marks = read_marks(searcher.project.root)
 
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    return named_copies(group_copies(pairs, metadata, apart=apart), searcher)
+    return _named_copies(group_copies(pairs, metadata, apart=apart), searcher)
 
 
-def metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:
+def _metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:
     """Metadata of the videos of some pairs, with what black bars leave of their pictures, as far as that was measured."""
     pictures, of = _pictures(searcher.project.root), searcher.collection.metadata.of
     found = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
@@ -241,7 +238,7 @@ def _measure_pictures(project: Project, searcher: Searcher) -> None:
     """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
     shard_of, areas = searcher.collection.shard_of, _pictures(project.root)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    copies = metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
+    copies = _metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
     new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in areas)
     for key, videos in groupby(new, key=lambda one: one[0]):
         with suppress(DataError):  # imported features have no frames

@@ -39,7 +39,6 @@ from hapvr.steps.training import (
     run_training,
     tracker_of,
 )
-from hapvr.tables import write_frame
 from hapvr.train.run_folder import read_history
 
 BASELINE = "untrained baseline"
@@ -96,9 +95,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         figures=figures,
         digest=definition_digest(definition),
     )
-    for row, result in results.items():
-        with write_atomic(folder / f"per-query-{row.split()[0]}.parquet") as part:
-            write_frame(result.per_query, part)
     stored = {row: result.to_json() for row, result in results.items()}
     data = {"digest": scores.digest, "target_means": scores.target_means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there

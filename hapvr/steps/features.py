@@ -152,7 +152,6 @@ def import_features(
     except ValidationError as error:
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     survey = survey_hdf5(file)
-    known = set(survey.video_ids)
     video_ids = list(survey.video_ids)
     shape = {"num_regions": survey.num_regions, "dims": survey.dims}
     settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
@@ -168,14 +167,13 @@ def import_features(
         )
 
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
-            for video in read_hdf5_features(file, video_ids=pending, known=known, **shape):
-                if video.features is None:
-                    yield VideoEntry(index_row(video.video_id, 0, reason=video.reason, message=video.message))
+            for video_id, features, reason, message in read_hdf5_features(file, pending, survey):
+                if features is None:
+                    yield VideoEntry(index_row(video_id, 0, reason=reason, message=message))
                 else:
-                    count = len(video.features)
+                    count = len(features)
                     times = (np.arange(count) / fps).tolist()
-                    columns = feature_columns(video.video_id, times, video.features)
-                    yield VideoEntry(index_row(video.video_id, count), columns, count)
+                    yield VideoEntry(index_row(video_id, count), feature_columns(video_id, times, features), count)
 
         results.append(build_shard(recipe, video_ids=ids, make=make))
         progress(start + len(ids), len(video_ids))

@@ -1,9 +1,8 @@
-"""What people marked, as a benchmark: measured by `hapvr evaluate`, used by the calibration and the gate once it suffices."""
+"""What people marked, as a benchmark, which the calibration and the gate use once it suffices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
@@ -15,7 +14,6 @@ from hapvr.benchmark.definition import (
     BenchmarkDefinition,
     tasks_of,
 )
-from hapvr.benchmark.definitions.catalog import write_definition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import GENERATED, VIDEOS_STAGE, read_manifest
@@ -24,7 +22,6 @@ from hapvr.errors import DataError
 from hapvr.search.marks import read_marks
 from hapvr.steps.benchmark_features import BenchmarkFeatures
 from hapvr.steps.project import Project
-from hapvr.steps.sources import CORPUS_FOLDER
 
 
 @dataclass(frozen=True)
@@ -82,13 +79,6 @@ def marked_pairs(project: Project, *, tests: bool = True) -> MarkedPairs:
             pairs.append((first, second, MATCH if mark.verdict == "match" else NO_MATCH))
             shards |= {one, other}
     return MarkedPairs(tuple(sorted(pairs)), tuple(sorted(shards)), len(marks) - len(pairs))
-
-
-def write_marks_benchmark(project: Project, marked: MarkedPairs) -> Path:
-    """The benchmark as a folder that `hapvr evaluate --benchmark` takes. Raises DataError where no pair is a match."""
-    definition, _ = marked.open(project)
-    folder = project.root.local_path(f"{CORPUS_FOLDER}/{MARKS}")
-    return write_definition(definition, folder)
 
 
 def _places(project: Project, contents: set[str], *, tests: bool) -> dict[str, tuple[str, str]]:

@@ -16,9 +16,6 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch, BatchSource
 
-FILES_PER_SHARD = 2
-"""Views and embeddings."""
-
 
 class CachedViews(BatchSource):
     """Item `number` is the batch of that number: of each video a weak and a strong view.
@@ -81,7 +78,7 @@ class CachedViews(BatchSource):
 
     def _open(self, video_id: str) -> tuple[ViewFile, ViewFile]:
         if self._files is None:
-            allow_open_files(FILES_PER_SHARD * len(self._shard_keys))
+            allow_open_files(2 * len(self._shard_keys))  # views and embeddings
             self._files = [
                 (
                     ViewFile(Shard(self._root, VIEWS_STAGE, key), extras=self._extras),

@@ -11,12 +11,11 @@ from hapvr.config import TrainConfig
 from hapvr.errors import ConfigError
 from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
-from hapvr.model.clips import check_clips
 from hapvr.model.family import video_vectors
 from hapvr.model.tca.network import ContextNetwork
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import STRENGTHS, Batch
-from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
 
 LARGEST_BANK = 4096
 
@@ -28,8 +27,7 @@ class ContrastTraining(FamilyTraining):
     `batch_negatives` they are also negatives of the other anchors, and after the comparison they enter the bank. Only
     anchors get gradients. What shows an anchor's own video or donor is never its negative.
 
-    With several processes the bank gets the keys of all in the order of ranks, so it is equal in all of them. Without dropout
-    N processes then train as one with the whole batch, but for `circle_form: released`. Each draws its own dropout.
+    It trains in one process.
     """
 
     network: ContextNetwork
@@ -41,56 +39,42 @@ class ContrastTraining(FamilyTraining):
         *,
         num_videos: int,
         batch_videos: int,
-        gather: Gather | None = None,
     ) -> None:
         super().__init__(network)
         self._settings = settings
-        self._gather = gather
         contrast = settings.contrast
-        if contrast.loss == "circle" and contrast.circle_form == "released":
-            self.apart = "circle_form: released takes the first row of each process for positives"
         size = bank_size(contrast, num_videos=num_videos, num_keys=batch_videos)
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""
-        settings, regions, first_row = self._settings, batch.regions, batch.first_row
-        num_clips = len(regions)
-        mask = None
+        settings, regions = self._settings, batch.regions
+        num_clips, mask = len(regions), None
         if batch.num_frames is not None:
-            own = batch.num_frames[first_row : first_row + num_clips]
-            mask = torch.arange(regions.shape[1], device=regions.device) < own[:, None]
-        check_clips("clips", regions, mask)
+            mask = torch.arange(regions.shape[1], device=regions.device) < batch.num_frames[:, None]
         is_anchor = torch.arange(num_clips, device=regions.device) % len(STRENGTHS) == 0
         if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
-        with drawing_by(settings.seed, "dropout", batch_number, first_row, device=regions.device):
+        with drawing_by(settings.seed, "dropout", batch_number, 0, device=regions.device):
             anchors = _vectors(self.network, regions, mask, is_anchor)
             with torch.no_grad():
                 keys = _vectors(self.key_network or self.network, regions, mask, ~is_anchor)
         vectors = anchors.new_empty(num_clips, anchors.shape[1])
         vectors[is_anchor], vectors[~is_anchor] = anchors.detach(), keys
-        if self._gather is not None:
-            with torch.no_grad():
-                vectors = self._gather(vectors)
-        is_key = torch.arange(len(vectors), device=regions.device) % len(STRENGTHS) > 0
-        rows = first_row + is_anchor.nonzero().flatten()
-        negatives, usable = [vectors[is_key]], [batch.labels[rows][:, is_key] < 0]
+        negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
         if not settings.contrast.batch_negatives:
             negatives, usable = [], []
         if self.bank is not None:
             negatives.append(self.bank.negatives())
-            usable.append(self.bank.usable(batch.source_ids[rows]))
+            usable.append(self.bank.usable(batch.source_ids[is_anchor]))
         others = torch.cat(usable, dim=1)
         positive = (anchors * keys).sum(1, keepdim=True)
         similarity = torch.cat([positive, anchors @ torch.cat(negatives).T], dim=1)
         loss = contrast_loss(settings.contrast, similarity, others)
         if self.bank is not None:
-            self.bank.add(vectors[is_key], batch.source_ids[is_key])
-        if self._gather is not None:
-            loss = mean_of_processes(loss, self._gather)
-        counts = {"anchors": len(rows), "anchors_without_negatives": int((~others.any(1)).sum())}
+            self.bank.add(keys, batch.source_ids[~is_anchor])
+        counts = {"anchors": len(anchors), "anchors_without_negatives": int((~others.any(1)).sum())}
         return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
 
 
@@ -118,15 +102,11 @@ def bank_size(settings: ContrastSettings, *, num_videos: int, num_keys: int) -> 
     if size is None:
         largest = min(num_videos // 2, LARGEST_BANK)
         size = largest - largest % num_keys
-    elif size > num_videos or 0 < size < num_keys:
+    if size > num_videos or 0 < size < num_keys or not (size or settings.batch_negatives):
         raise ConfigError(
             f"train.contrast.bank_size: {size} does not fit: a step adds {num_keys} vectors, and there are {num_videos} training "
-            "videos, of which none should be in the bank twice; set a number between these, 0 for no bank, or null"
-        )
-    if not size and not settings.batch_negatives:
-        raise ConfigError(
-            f"train.contrast.batch_negatives: false leaves no negatives, as there is no bank with {num_videos} training videos "
-            f"and {num_keys} vectors a step; set it to true, or add videos"
+            "videos, of which none should be in the bank twice; set a number between these, or 0 or null and batch_negatives: "
+            "true, or add videos"
         )
     return size
 

@@ -73,15 +73,16 @@ def build_training(
 ) -> FamilyTraining:
     """What trains a network of its family.
 
-    num_videos: of the training; batch_videos: of a batch, of all processes that share it. Raises ConfigError for settings
+    num_videos: of the training; batch_videos: of a batch; gather: of several processes, in which the similarity network alone
+    trains. Raises ConfigError for settings
     that do not fit these.
     """
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective), gather=gather)
     if isinstance(network, ContextNetwork):
-        return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos, gather=gather)
+        return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos)
     assert isinstance(network, VvsNetwork)
-    return SuppressionTraining(network, settings, gather=gather)
+    return SuppressionTraining(network, settings)
 
 
 def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:

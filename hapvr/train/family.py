@@ -30,11 +30,7 @@ class FamilyTraining(nn.Module, ABC):
 
     Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it
     moves to the device, is in the checkpoint, and is equal in all processes.
-
-    apart: why several processes do not train as one with the whole batch, as half a sentence; "" where they do.
     """
-
-    apart: str = ""
 
     def __init__(self, network: VideoNetwork) -> None:
         super().__init__()
@@ -46,8 +42,8 @@ class FamilyTraining(nn.Module, ABC):
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a resumed training ends as an uninterrupted one. Gradients that DDP averages
-        over processes are those of one process with the whole batch, unless `apart` says why not. DDP waits for a gradient of
-        every weight that is trained. Raises ArgumentError for values that are not finite.
+        over processes are those of one process with the whole batch. DDP waits for a gradient of every weight that is
+        trained.
         """
 
     def extra_state(self) -> dict[str, Tensor]:
@@ -66,13 +62,6 @@ def drawing_by(*parts: int | str, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive_seed(*parts))
         yield
-
-
-def mean_of_processes(loss: Tensor, gather: Gather) -> Tensor:
-    """The loss [] whose value is the mean over all processes, and whose gradient is that of this one."""
-    with torch.no_grad():
-        others = gather(loss.reshape(1)).mean() - loss
-    return loss + others
 
 
 def gather_of(fabric: Fabric) -> Gather | None:

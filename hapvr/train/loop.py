@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
@@ -46,14 +46,6 @@ LOG_EVERY_STEPS = 20
 """At most; a short training logs a hundred steps, or all."""
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
-
-
-class TrainingError(HapvrError):
-    """A step gave no finite loss."""
-
-
-class TrainingStoppedError(HapvrError):
-    """Training was asked to stop. It continues from its last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +109,8 @@ class Trainer:
     def fit(self) -> TrainingResult:
         """Train, and write the best network into the folder.
 
-        Raises DataError for unusable checkpoints, TrainingError, and TrainingStoppedError after SIGTERM.
+        Raises DataError for unusable checkpoints, and HapvrError for a loss that is not finite, and after SIGTERM: it goes on from
+        its last checkpoint.
         """
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
@@ -141,7 +134,7 @@ class Trainer:
                 if validates or stop:
                     self.save(done)
                 if stop and not is_last:
-                    raise TrainingStoppedError(
+                    raise HapvrError(
                         f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
                     )
             return self._finish(first_step)
@@ -200,11 +193,6 @@ class Trainer:
                 f"batches hold {self._source.sampler.batch_videos} videos, as there are no more; train.batch_videos is "
                 f"{settings.batch_videos}"
             )
-        if settings.num_processes > 1 and self._training.apart:
-            messages.append(
-                f"{settings.num_processes} processes do not train as one with the same batch: {self._training.apart}; take "
-                "one process where that matters"
-            )
         return values.get("step", 0), [*skipped, *messages]
 
     def _items(self, first_step: int) -> Iterator[Any]:
@@ -224,8 +212,13 @@ class Trainer:
         asked = time.monotonic()
         item = next(items)
         self._waited_s += time.monotonic() - asked
-        batch = self._source.finish(item)
-        output = self._forward(step, batch)
+        batch: Batch = self._fabric.to_device(self._source.finish(item))
+        output: StepOutput = self._module(replace(batch, regions=batch.regions.float()), step)
+        if not torch.isfinite(output[0]):
+            raise HapvrError(
+                f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
+                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
+            )
         self._fabric.backward(output[0])
         self._num_clips += len(batch.regions)
         norm = self._fabric.clip_gradients(  # only measures it
@@ -235,20 +228,6 @@ class Trainer:
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
         return output, float(norm) if isinstance(norm, Tensor) else 0.0
-
-    def _forward(self, step: int, batch: Batch) -> StepOutput:
-        moved: Batch = self._fabric.to_device(batch)
-        try:
-            output: StepOutput = self._module(replace(moved, regions=moved.regions.float()), step)
-            reason = "" if torch.isfinite(output[0]) else f"the loss is {float(output[0].detach())}"
-        except ArgumentError as error:  # the network, a loss or a bank found values that are not finite
-            reason = str(error)
-        if reason:
-            raise TrainingError(
-                f"training: step {step}: {reason}; the videos of its batch are {', '.join(dict.fromkeys(batch.video_ids))}. "
-                f"Lower train.optimizer.learning_rate"
-            )
-        return output
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         for logger in self._loggers:
@@ -269,7 +248,6 @@ class Trainer:
             best_value=best.value if best.step >= 0 else 0.0,
             num_videos=self._source.num_videos,
             seconds=time.monotonic() - self._started,
-            **self._rates(),
             weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
         )
         if self._fabric.is_global_zero:

@@ -100,7 +100,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, dict[str, Any], list[s
 @dataclass(frozen=True)
 class TrainingResult:
     """steps: done in all; first_step: 0, or where a resumed run went on; best_step and best_value: of validation, -1 and
-    0 without one. wait_rate: part of the time in which the loop waited for data; clips_per_s: of this process.
+    0 without one.
     """
 
     steps: int
@@ -109,8 +109,6 @@ class TrainingResult:
     best_value: float
     num_videos: int
     seconds: float
-    wait_rate: float
-    clips_per_s: float
     weights_sha256: str
 
 

@@ -15,12 +15,11 @@ from hapvr.losses.suppression import (
     saliency_loss,
     video_triplet,
 )
-from hapvr.model.clips import check_clips
 from hapvr.model.frame_extras import FrameExtras, split_extras
 from hapvr.model.vvs.network import Anchors, VvsNetwork
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch
-from hapvr.train.family import FamilyTraining, Gather, StepOutput, drawing_by, mean_of_processes
+from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
 
 EASY_RATE = 0.09
 """Without a limit on the magnitude, this part of a batch's frames counts as distractors."""
@@ -34,31 +33,24 @@ class SuppressionTraining(FamilyTraining):
     magnitude of other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per
     batch, and batch normalisation sees the maps of all anchors of a process at once.
 
-    With several processes each compares its own clips alone, and their gradients are averaged. So a step of N processes is
-    the mean of N smaller batches, not a step of one process with the whole batch; the running statistics of batch
-    normalisation are those of the first process.
+    It trains in one process: normalisation, negatives and distractor frames are of all clips of a batch.
     """
 
     network: VvsNetwork
-    apart = "normalisation, negatives and distractor frames of VVS are of the clips of one process"
 
-    def __init__(self, network: VvsNetwork, settings: TrainConfig, *, gather: Gather | None = None) -> None:
+    def __init__(self, network: VvsNetwork, settings: TrainConfig) -> None:
         super().__init__(network)
         self._settings = settings
-        self._gather = gather
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
         """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        settings, regions = self._settings, batch.regions
-        check_clips("clips", regions, None)
-        own = slice(batch.first_row, batch.first_row + len(regions))
-        labels = batch.labels[own, own]
+        regions, labels = batch.regions, batch.labels
         extras = None
         if self.network.needs_extras:
             regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
         anchor_rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
-        with drawing_by(settings.seed, "dropout", batch_number, batch.first_row, device=regions.device):
-            anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number, batch.first_row)
+        with drawing_by(self._settings.seed, "dropout", batch_number, 0, device=regions.device):
+            anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number)
             vectors = self.network.vectors(regions)
         negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
         usable = has_negative.nonzero().flatten()
@@ -67,26 +59,16 @@ class SuppressionTraining(FamilyTraining):
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
         total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
         counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
-        every = vectors.detach()
-        if self._gather is not None:
-            with torch.no_grad():
-                every = self._gather(every)
-            total = mean_of_processes(total, self._gather)
-        return total, {name: term.detach() for name, term in terms.items()}, counts, every @ every.T
+        terms, vectors = {name: term.detach() for name, term in terms.items()}, vectors.detach()
+        return total, terms, counts, vectors @ vectors.T
 
     def _anchors(
-        self,
-        rows: Tensor,
-        regions: Tensor,
-        extras: FrameExtras | None,
-        labels: Tensor,
-        batch_number: int,
-        first_row: int,
+        self, rows: Tensor, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int
     ) -> tuple[Anchors, Tensor | None]:
         """The anchors, clips at `rows`, with distractors in them, and the label of each of their frames; None without discrimination."""
         if extras is None:
             return self.network.anchors(regions[rows], None), None
-        parts = (self._settings.seed, "injection", batch_number, first_row)
+        parts = (self._settings.seed, "injection", batch_number, 0)
         source = draw_source(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
         easy = easy_frames(extras.magnitude, max_magnitude=self.network.settings.max_magnitude)
         chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int((source < 0).sum()))
@@ -136,12 +118,12 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 
 
 @torch.no_grad()
-def easy_frames(magnitude: Tensor, *, max_magnitude: float | None, easy_rate: float = EASY_RATE) -> Tensor:
+def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
-    max_magnitude: the limit; None: the quantile of `easy_rate` of these frames.
+    max_magnitude: the limit; None: the quantile EASY_RATE of these frames.
     """
-    limit = torch.quantile(magnitude.float(), easy_rate) if max_magnitude is None else max_magnitude
+    limit = torch.quantile(magnitude.float(), EASY_RATE) if max_magnitude is None else max_magnitude
     easy = magnitude < limit
     return easy | (magnitude == magnitude.min()) if not bool(easy.any()) else easy
 

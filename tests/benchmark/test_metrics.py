@@ -125,7 +125,7 @@ def test_bootstrap_micro_ap_equals_repeated_queries():
 
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=40))
 def test_descending_order_is_a_stable_sort(values):
-    """The integer sort of 32-bit floats gives what a stable sort gives, zeros of both signs and infinities included."""
+    """For zeros of both signs and infinities, too."""
     similarity = np.array(values, dtype=np.float32)
     wanted = np.argsort(-similarity.astype(np.float64), kind="stable")
     assert descending_order(similarity).tolist() == wanted.tolist()

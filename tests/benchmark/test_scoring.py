@@ -18,23 +18,16 @@ DIMS, REGIONS = 16, 9
 
 
 class Features:
-    """Features in memory, read in the order they were given; `fail_after` stops a read as a killed run would."""
+    """Features in memory, read in the order they were given."""
 
-    def __init__(self, features, fail_after=None):
-        self.features, self.fail_after, self.digest = features, fail_after, "0"
+    def __init__(self, features):
+        self.features = features
 
     def available(self):
         return set(self.features)
 
-    def digests(self):
-        return {"memory": self.digest}
-
     def read(self, video_ids, *, extras=False):
-        wanted = set(video_ids)
-        for number, (video, features) in enumerate(item for item in self.features.items() if item[0] in wanted):
-            if self.fail_after is not None and number == self.fail_after:
-                raise KeyboardInterrupt
-            yield video, features
+        yield from ((video, features) for video, features in self.features.items() if video in set(video_ids))
 
 
 def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
@@ -94,53 +87,6 @@ def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
     assert network.training
     wanted = pairwise_scores(network.eval(), definition, features)
     np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
-
-
-def stop_after(network, definition, reader, path, *, videos=7):
-    """Scores until the reader has read this many videos, as a killed run would."""
-    reader.fail_after = videos
-    with pytest.raises(KeyboardInterrupt):
-        score_benchmark(network, definition, reader, path)
-    reader.fail_after = None
-    assert not path.exists()
-    return sorted(path.with_name(path.name + ".parts").glob("part-*"))
-
-
-def test_a_stopped_run_continues_with_what_is_whole(tmp_path):
-    """To the same bytes as a run that was not stopped; a damaged part or file costs its own videos."""
-    definition, network = make_definition(), make_network()
-    reader = Features(random_features(definition.video_ids))
-    whole = score_benchmark(network, definition, reader, tmp_path / "whole.parquet")
-    wanted = as_matrix(whole, definition)
-    for damaged in (None, 0, 1):
-        path = tmp_path / f"stopped {damaged}.parquet"
-        parts = stop_after(network, definition, reader, path)
-        assert len(parts) == 2
-        if damaged is not None:
-            parts[damaged].write_bytes(parts[damaged].read_bytes()[:100])
-        score_benchmark(network, definition, reader, path)
-        np.testing.assert_array_equal(as_matrix(path, definition), wanted)
-        assert damaged is not None or path.read_bytes() == whole.read_bytes()
-        assert not path.with_name(path.name + ".parts").exists()
-    whole.write_bytes(whole.read_bytes()[:100])
-    score_benchmark(network, definition, reader, whole)
-    np.testing.assert_array_equal(as_matrix(whole, definition), wanted)
-
-
-def test_score_benchmark_starts_over_with_other_weights_and_features(tmp_path):
-    """Parts of another network are not mixed in; a finished file is kept for the same network and features alone."""
-    definition, other = make_definition(), make_network(temporal_rate=0.5)
-    reader, path = Features(random_features(definition.video_ids)), tmp_path / "s.parquet"
-    stop_after(make_network(), definition, reader, path)
-    for network in (other, make_network()):
-        score_benchmark(network, definition, reader, path)
-        wanted = pairwise_scores(network, definition, reader.features)
-        np.testing.assert_allclose(as_matrix(path, definition), wanted, atol=1e-5)
-    reader.fail_after = 0
-    assert score_benchmark(make_network(), definition, reader, path) == path
-    reader.digest = "1"
-    with pytest.raises(KeyboardInterrupt):
-        score_benchmark(make_network(), definition, reader, path)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from tests.conftest import BAD_FILES
 
 
 def test_list_says_what_there_is(call: Call) -> None:
-    """Text and JSON name every benchmark; the ones without ids here say which files they need."""
+    """Text and JSON name every benchmark."""
     found = call("benchmarks", "list", "--json").json["benchmarks"]
-    assert {"fivr-5k", "fivr-200k", "evve", "svd", "cc_web_video", "vcdb"} <= set(found)
-    assert "needs annotation/*.txt" in found["vcdb"]
+    assert {"fivr-5k", "fivr-200k", "evve", "svd", "cc_web_video"} <= set(found)
     text = call("benchmarks", "list").out
     assert all(name in text for name in found)
 

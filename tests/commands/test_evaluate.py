@@ -12,12 +12,9 @@ import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import FeatureStore
-from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, index_row
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.provenance import Provenance
 from hapvr.seeding import torch_rng
 from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.steps.project import Project
@@ -25,11 +22,6 @@ from tests.commands.conftest import Call, Outcome
 from tests.conftest import GOLDEN, golden_similarities
 
 Scored = Callable[..., Outcome]
-
-
-def write_scores(path: Path, *rows: tuple[str, str, float]) -> Path:
-    pl.DataFrame(rows, schema=["query_id", "reference_id", "similarity"], orient="row").write_parquet(path)
-    return path
 
 
 def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> None:
@@ -92,20 +84,3 @@ def test_evaluate_normalizes_against_a_source(
     assert "95 % interval over queries" in text
     again = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "normalized.parquet", "--json")
     assert again.json["metrics"] == pytest.approx(normalized["metrics"])
-
-
-def test_evaluate_frozen_counts_the_videos_of_its_manifest(call: Call, tmp_path: Path) -> None:
-    """A CSV of ids, or a folder that `hapvr download` wrote, whose videos with status ok count, by the benchmark's own ids."""
-    definition = load_definition("fivr-5k")
-    query = definition.labels.row(0)[0]
-    first, second = [video for video in definition.database if video not in definition.queries][:2]
-    statuses = {f"fivr-5k/{query}": "ok", f"fivr-5k/{first}": "ok", f"fivr-5k/{second}": "unavailable"}
-    rows = [index_row(video_id, 1, status=status) for video_id, status in statuses.items()]
-    Shard(DataRoot(tmp_path), "videos", "fivr-5k-00000").write_index(rows, provenance=Provenance("videos", {}))
-    pl.DataFrame({"video_id": [query, first]}).write_csv(tmp_path / "ids [1].csv")
-    scores = write_scores(tmp_path / "s.parquet", (query, first, 0.5), (query, second, 0.7))
-    arguments = ("evaluate", "--benchmark", "fivr-5k", "--similarities", scores, "--policy", "frozen", "--json")
-    for place in ("videos", "ids [1].csv"):
-        found = call(*arguments, "--available", tmp_path / place).json
-        assert found["policy"] == "frozen"
-        assert (found["availability"]["num_queries"], found["availability"]["num_references"]) == (1, 1)

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 from typer.core import TyperArgument
 
-from hapvr.commands.terminal import say, show
+from hapvr.commands.terminal import as_command, say, show
 from hapvr.serving.server import Server
 from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
@@ -43,7 +43,6 @@ FILES = {
     "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights", *DEVICES),
     "features": ("foo://x", "http://127.0.0.1/x", "cut.db", *DEVICES),
     "similarities": ("cut.db", "bundles", "cut.parquet", *DEVICES),
-    "available": ("cut.parquet", "bundles", *DEVICES),
     "file": ("cut.parquet", *DEVICES),
     "one": DEVICES,
     "query": DEVICES,
@@ -175,7 +174,7 @@ def test_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     name = "\x1b]0;x\a\x9b2J\u202efdp.exe\r\udcff é\u3000日本.mp4"
     say(name + "\tb\nc")
     assert capsys.readouterr().out == r"\u001b]0;x\u0007\u009b2J\u202efdp.exe\r\udcff é" + "\u3000日本.mp4\tb\nc\n"
-    show({"name": name}, as_json=True, text="")
+    as_command(lambda: show({"name": name}))(as_json=True)
     assert json.loads(capsys.readouterr().out) == {"name": name}
 
 

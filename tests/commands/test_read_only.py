@@ -72,7 +72,6 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("models", "pull"): (("bundle-0", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "promote"): (("3", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "rollback"): (REGISTRY, "mlflow.db cannot be written"),
-    ("pairs", "benchmark"): (CONFIG, "/data"),
     ("pairs", "import"): (("marks.csv", *CONFIG), "/data"),
     ("run",): (("features", *CONFIG), "/data"),
     ("pairs", "mark"): ((SHORT, COPY, "match", *CONFIG), "/data"),

@@ -82,7 +82,7 @@ def test_programs_get_json(project: Project, clip: Path) -> None:
 
 @pytest.mark.slow
 def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_path: Path) -> None:
-    """CSV, Parquet with the same rows, and JSON."""
+    """CSV, and Parquet with the same rows."""
     call(project, "search", clip, "--out", tmp_path / "m.csv")
     rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert list(rows[0])[:7] == VSC_COLUMNS
@@ -93,8 +93,6 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
     stored = pl.read_parquet(tmp_path / "m.parquet")
     assert stored.columns[:7] == VSC_COLUMNS
     assert len(stored) == len(rows)
-    call(project, "search", clip, "--out", tmp_path / "m.json")
-    assert json.loads((tmp_path / "m.json").read_text())[0]["matches"]
 
 
 def test_matches_are_tasks_that_people_label(project: Project, clip: Path, tmp_path: Path) -> None:

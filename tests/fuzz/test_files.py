@@ -75,6 +75,11 @@ def write_hdf5(path: Path) -> None:
         file["a"], file["b/c"] = np.ones((4, 9, 8), np.float16), np.ones((2, 8), np.float32)
 
 
+def read_hdf5(path: Path) -> list[object]:
+    survey = survey_hdf5(path)
+    return list(read_hdf5_features(path, survey.video_ids, survey))
+
+
 def write_state(path: Path) -> None:
     torch.save({"model": SimilarityNetwork(NetworkSettings(), dims=16).state_dict()}, path)
 
@@ -99,7 +104,7 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "list.parquet": (write_parquet, lambda path: read_list(path, source="x")),
     CALIBRATION_FILE: (write_calibration, lambda path: read_calibration(path.parent)),
     "run.json": (lambda path: path.write_text('{"run": "a", "settings": {}}'), lambda path: read_record(path.parent)),
-    "features.hdf5": (write_hdf5, lambda path: [survey_hdf5(path), *read_hdf5_features(path)]),
+    "features.hdf5": (write_hdf5, read_hdf5),
     "model.pth": (write_state, import_released),
     "pca.npz": (write_pca, lambda path: read_pca(path, dims=None)),
 }

@@ -125,7 +125,7 @@ def test_a_part_keeps_its_times() -> None:
     part = cut(video, Part(start_s=2.5, end_s=6), name="q", fps=1.0)
     assert part.clock.times_s == (2, 3, 4, 5)
     assert part.regions.flatten().tolist() == part.hashes.tolist() == [2, 3, 4, 5]
-    assert cut(video, Part.around(0), name="q", fps=1.0).clock.times_s == (0,)
+    assert cut(video, Part.named(0, None, None), name="q", fps=1.0).clock.times_s == (0,)
     with pytest.raises(VideoError, match=r"q lasts 10\.0 s and has no frame from 10 s on"):
         cut(video, Part(start_s=10), name="q", fps=1.0)
 

@@ -18,9 +18,8 @@ from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
 
-WORDS = ("..", "%2e%2e%2fetc%2fpasswd", "in/%00", "in/%0a", "in/%ff", "%1b%5b31m", "a" * 20_000, "%ed%a0%80", "%25", "[NaN,1,1,1]",
-         "[[1],2,3,4]", "[" * 3000)  # fmt: skip
-PLACES = ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}", "/videos?contains={}", "/duplicates?cursor={}",
+WORDS = ("..", "%2e%2e%2fetc%2fpasswd", "in/%00", "in/%0a", "in/%ff", "%1b%5b31m", "a" * 20_000, "%ed%a0%80", "%25")  # fmt: skip
+PLACES = ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}", "/videos?contains={}", "/duplicates?folder={}",
           "/pairs/matrix?query=in/short.mp4&reference={}", "/thumbnails/in/short.mp4?second={}")  # fmt: skip
 RANGES = (
     "bytes=5-2",

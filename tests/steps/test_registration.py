@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from hapvr.cli import app
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import read_manifest
@@ -29,7 +26,6 @@ from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, prepare_training
-from hapvr.upkeep import repair, verify_root
 
 
 @pytest.fixture(scope="module")
@@ -98,35 +94,6 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
         assert used is not None
         assert (used.num_matches, used.num_others) == (before.num_matches + 1, before.num_others + 1)
         assert used.source["marks"]["used"]
-    finally:
-        small_project.root.delete(MARKS_PLACE)
-
-
-def test_the_marks_are_a_benchmark_that_evaluate_takes(small_project: Project, run: TrainingRun) -> None:
-    """`hapvr pairs benchmark` writes it; without a match it says what to do."""
-    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
-    some = sorted(usable)[:3]
-    config = ["--config", str(small_project.folder / "config.yaml"), "--json"]
-    refused = CliRunner().invoke(app, ["pairs", "benchmark", *config])
-    assert refused.exit_code == 1
-    assert "mark some with `hapvr pairs mark`" in refused.output
-    mark(small_project.root, some[0], some[1], "match")
-    mark(small_project.root, some[1], some[2], "not_a_match")
-    try:
-        written = json.loads(CliRunner().invoke(app, ["pairs", "benchmark", *config]).stdout)
-        assert (written["matches"], written["others"], written["used"]) == (1, 1, False)
-        options = ["--features", small_project.root.url, "--model", str(run.network_folder), "--json"]
-        done = CliRunner().invoke(app, ["evaluate", "--benchmark", written["folder"], *options])
-        assert done.exit_code == 0, done.stderr
-        assert set(json.loads(done.stdout)["metrics"]) == {"marks"}
-        assert {check.state for check in verify_root(small_project.root)} == {"ok"}
-        head = Path(written["folder"]) / "benchmark.json"
-        whole = head.read_bytes()
-        head.write_bytes(whole[:20])
-        damaged = [check for check in verify_root(small_project.root) if check.state != "ok"]
-        assert [(check.kind, check.key) for check in damaged] == [("corpus", "marks")]
-        assert [check.state for check in repair(small_project, damaged)] == ["repaired"]
-        assert head.read_bytes() == whole
     finally:
         small_project.root.delete(MARKS_PLACE)
 

@@ -25,11 +25,11 @@ SMALL = VvsSettings.model_validate({"distractor": {"hidden": (16, 8)}, "saliency
 def test_easy_frames_are_those_of_small_magnitude() -> None:
     """Below an absolute limit, or a part of all frames; the smallest one where there is none."""
     magnitude = torch.tensor([[30.0, 50.0, 39.9, 40.0], [80.0, 20.0, 60.0, 70.0]])
-    easy = easy_frames(magnitude, max_magnitude=40, easy_rate=0.09)
+    easy = easy_frames(magnitude, max_magnitude=40)
     assert easy.tolist() == [[True, False, True, False], [False, True, False, False]]
-    assert easy_frames(magnitude, max_magnitude=None, easy_rate=0.3).sum() == 3
-    assert easy_frames(magnitude, max_magnitude=5, easy_rate=0.3).nonzero().tolist() == [[1, 1]]
-    assert easy_frames(torch.ones(2, 4), max_magnitude=None, easy_rate=0.09).all()
+    assert easy_frames(magnitude, max_magnitude=None).nonzero().tolist() == [[1, 1]]
+    assert easy_frames(magnitude, max_magnitude=5).nonzero().tolist() == [[1, 1]]
+    assert easy_frames(torch.ones(2, 4), max_magnitude=None).all()
 
 
 def test_distractors_are_of_other_videos() -> None:

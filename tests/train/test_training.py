@@ -13,7 +13,7 @@ import torch
 
 from hapvr.config import OptimizerConfig
 from hapvr.config_file import dump_config, load_config
-from hapvr.errors import DataError
+from hapvr.errors import DataError, HapvrError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -21,7 +21,6 @@ from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, tracker_of, training_shards
 from hapvr.train.families import build_optimizer, build_scheduler
-from hapvr.train.loop import TrainingError
 from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_history
 from tests.train.runs import run, same_weights, with_train, without_times
 
@@ -159,7 +158,7 @@ def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
 def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_path: Path) -> None:
     """A learning rate that breaks training ends it with the step and its videos."""
     optimizer = OptimizerConfig(learning_rate=1e30, warmup_steps=0)
-    with pytest.raises(TrainingError, match=r"training: step \d+: .* are own-train/.*learning_rate"):
+    with pytest.raises(HapvrError, match=r"training: step \d+: .* are own-train/.*learning_rate"):
         run(small_project, tmp_path, with_train(small_project, optimizer=optimizer, steps=50))
 
 

@@ -30,7 +30,6 @@ from hapvr.benchmark.definition import (
     BenchmarkDefinition,
     tasks_of,
 )
-from hapvr.benchmark.definitions.published import read_svd, read_vcdb
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
@@ -47,15 +46,6 @@ class _Head(BaseModel):
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
     name: Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]{0,199}$")] = ""
     provenance: dict[str, Any] = {}
-
-
-def write_definition(definition: BenchmarkDefinition, folder: Path) -> Path:
-    """Writes a definition of queries, database and labels into `folder`, benchmark.json last, and returns the folder."""
-    roles = {"query": set(definition.queries), "database": set(definition.database)}
-    found = {video: [role for role, ids in roles.items() if video in ids] for video in definition.video_ids}
-    rows = [(video, "both" if len(names) > 1 else names[0]) for video, names in found.items()]
-    _write(folder, definition, {"videos": pl.DataFrame(rows, schema=ROLES, orient="row"), "labels": definition.labels})
-    return folder
 
 
 def write_clips(
@@ -83,7 +73,12 @@ def write_clips(
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
-    _write(folder, definition, tables)
+    for table_name, table in tables.items():
+        with write_atomic(folder / f"{table_name}.parquet") as part:
+            write_frame(table, part)
+    head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
+    with write_atomic(folder / "benchmark.json") as part:
+        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return definition
 
 
@@ -144,16 +139,6 @@ def _definition(
     )
 
 
-def _write(folder: Path, definition: BenchmarkDefinition, tables: Mapping[str, pl.DataFrame]) -> None:
-    for name, table in tables.items():
-        with write_atomic(folder / f"{name}.parquet") as part:
-            write_frame(table, part)
-    head = {"name": definition.name, "kind": definition.kind, "provenance": definition.provenance}
-    with write_atomic(folder / "benchmark.json") as part:
-        text = json.dumps(head | {"format_version": FORMAT_VERSION}, indent=2, ensure_ascii=False)
-        part.write_text(text + "\n", encoding="utf-8")
-
-
 def _read(
     folder: Path, name: str, schema: Mapping[str, type[pl.DataType]], may_lack: Sequence[str] = ()
 ) -> pl.DataFrame:
@@ -175,36 +160,19 @@ SHIPPED = {
     "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
     "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
-    "svd": "SVD: 206 queries, 6,355 labelled pairs; the unlabelled videos only with its files",
+    "svd": "SVD: 206 queries, 6,355 labelled pairs, without the unlabelled videos",
     "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
 }
-VCDB_FILES = "annotation/*.txt, core_dataset/"
-NOT_SHIPPED = {
-    "vcdb": f"VCDB core: 528 videos, each a query against the others (needs {VCDB_FILES})",
-    "vcdb-distractors": f"VCDB core against core and 100,000 distractors (needs {VCDB_FILES}, distractors.txt or "
-    "background_dataset/)",
-}
-READERS = {"svd": read_svd, "vcdb": read_vcdb, "vcdb-distractors": read_vcdb}
-"""Of the files of those benchmarks that are not shipped, or not whole."""
 
 
-def load_definition(name_or_folder: str | Path, *, published_files: Path | None = None) -> BenchmarkDefinition:
-    """A benchmark by its name, or the one in a folder with a benchmark.json.
-
-    published_files: read the named benchmark, one of READERS, from this folder of its authors' files instead. Raises
-    DataError where there is no such benchmark, or where it is not shipped and no folder is given.
-    """
+def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
+    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where there is none."""
     name = str(name_or_folder)
-    if published_files is not None and name in READERS:
-        return READERS[name](published_files, name=name)
-    if published_files is None and name in SHIPPED:
+    if name in SHIPPED:
         with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
             return read_definition(folder)
-    if published_files is None and (Path(name) / "benchmark.json").is_file():
-        return read_definition(Path(name))
-    problem = f"neither a known name ({', '.join(SHIPPED | NOT_SHIPPED)}) nor a folder with a benchmark.json"
-    if published_files is not None:
-        problem = f"files of authors are read for {', '.join(READERS)}; leave them out"
-    elif name in NOT_SHIPPED:
-        problem = f"{NOT_SHIPPED[name]}; its ids are not shipped, so give the folder of its published files"
-    raise DataError(f"benchmark {name!r}: {problem}")
+    if not (Path(name) / "benchmark.json").is_file():
+        raise DataError(
+            f"benchmark {name!r}: neither a known name ({', '.join(SHIPPED)}) nor a folder with a benchmark.json"
+        )
+    return read_definition(Path(name))

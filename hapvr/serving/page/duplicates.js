@@ -1,6 +1,6 @@
 // Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
 
-import { get, getDuplicateJob, getIndex, mark, media, startDuplicateJob } from "./api.js";
+import { get, getDuplicateJob, mark, media, startDuplicateJob } from "./api.js";
 import { bytes, chance, clock, element, markNames, notice, number, percent, probability, say } from "./dom.js";
 import { picture } from "./results.js";
 import { keepPairs, pairAddress } from "./session.js";
@@ -20,15 +20,12 @@ const FACTS = [
 ];
 
 export async function showDuplicates(place, values) {
-  const index = await getIndex();
   const chosen = (name) => values.get(name) ?? "";
   const select = (name, options) => element("select", { name }, options.map(([value, text]) =>
     element("option", { value, selected: value === chosen(name) }, text)));
   const form = element("form", { class: "filters card" },
     element("label", { class: "field" }, element("span", {}, "Kind"),
       select("kind", [["", "All"], ...Object.entries(KINDS).map(([value, [text]]) => [value, text])])),
-    element("label", { class: "field" }, element("span", {}, "Source"),
-      select("source", [["", "All"], ...(index.sources ?? []).map((one) => [one, one])])),
     element("label", { class: "field" }, element("span", {}, "Folder"),
       element("input", { name: "folder", type: "text", value: chosen("folder"), placeholder: "source/folder", spellcheck: false })),
     element("label", { class: "field" }, element("span", {}, "Least probability"),
@@ -47,16 +44,15 @@ export async function showDuplicates(place, values) {
   const state = element("div", { role: "status" });
   place.append(element("h1", {}, "Duplicates"), form, state, count, list, element("p", {}, more));
   const pairs = [];
-  let next = "";
   let shown = 0;
 
   async function load() {
     more.disabled = true;
     try {
-      const given = Object.fromEntries(["kind", "source", "folder", "min_probability"].map((name) => [name, chosen(name)]));
-      const found = await get("duplicates", { ...given, limit: PIECE, cursor: next });
-      next = found.next;
+      const given = Object.fromEntries(["kind", "folder", "min_probability"].map((name) => [name, chosen(name)]));
+      const found = await get("duplicates", { ...given, limit: PIECE, offset: shown });
       shown += found.groups.length;
+      more.hidden = shown >= found.total;
       const unseen = !found.shards_searched;
       count.textContent = unseen ? "" : `${number(shown)} of ${number(found.total)} groups and pairs`;
       if (found.shards_searched < found.shards) {
@@ -72,7 +68,6 @@ export async function showDuplicates(place, values) {
       state.replaceChildren(notice(error.message, "problem"));
     }
     more.disabled = false;
-    more.hidden = !next;
   }
 
   // How far the search for duplicates is; the list again at its end.
