@@ -22,7 +22,6 @@ FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = (
     pa.field("width_px", pa.int32(), nullable=False),
     pa.field("height_px", pa.int32(), nullable=False),
-    pa.field("decoder", pa.string(), nullable=False),
     pa.field("file_sha256", pa.string(), nullable=False),
     pa.field("frames_sha256", pa.string(), nullable=False),
 )

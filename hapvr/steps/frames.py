@@ -26,7 +26,7 @@ from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"
-NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
+NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "frames_sha256": ""}
 
 
 def make_frames(
@@ -96,7 +96,6 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
     columns = {
         "width_px": video.width_px,
         "height_px": video.height_px,
-        "decoder": video.decoder,
         "file_sha256": file_sha256,
         "frames_sha256": frames.sha256,
     }

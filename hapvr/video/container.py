@@ -53,7 +53,7 @@ class VideoProbe:
     """What a video's headers and first frame say. Headers may lie.
 
     duration_s, fps: None where the file does not say. width_px, height_px: as
-    displayed, after rotation and pixel aspect; stored_px: before. rotation_deg: counter-clockwise.
+    displayed, after rotation and pixel aspect. rotation_deg: counter-clockwise.
     """
 
     duration_s: float | None
@@ -61,11 +61,8 @@ class VideoProbe:
     width_px: int
     height_px: int
     codec: str
-    formats: frozenset[str]
-    pixel_format: str
     pixel_aspect: float
     rotation_deg: int
-    stored_px: tuple[int, int]
 
 
 class FileState(NamedTuple):
@@ -152,11 +149,8 @@ def probe_video(path: Path) -> VideoProbe:
             width_px=width_px,
             height_px=height_px,
             codec=stream.codec_context.name,
-            formats=frozenset(container.format.name.split(",")),
-            pixel_format=first.format.name,
             pixel_aspect=aspect,
             rotation_deg=rotation_deg,
-            stored_px=(first.width, first.height),
         )
 
 
@@ -185,7 +179,7 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
 def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]) -> Iterator[VideoFrame]:
     """All frames that can be decoded; what goes wrong is appended to `problems`."""
     try:
-        for packet in iter_packets(container, stream):
+        for packet in _packets(container, stream):
             try:
                 frames = packet.decode()
             except av.error.FFmpegError as error:
@@ -196,8 +190,7 @@ def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]
         problems.append(_text(error))
 
 
-def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
-    """All packets of the stream in the order of the file; the last ones are empty."""
+def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
     while True:
         try:
             yield from container.demux(stream)

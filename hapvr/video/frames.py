@@ -44,22 +44,6 @@ def frames_due(*, fps: float, until_s: float, max_frames: int | None = None) -> 
     return count if max_frames is None else min(count, max_frames)
 
 
-def sampling_times(*, fps: float, end_s: float, max_frames: int | None = None) -> NDArray[np.float64]:
-    """The times k / fps for k = 0, 1, ... up to and including end_s: [N] seconds, N >= 1, at most `max_frames`.
-
-    end_s: timestamp of the last frame, counted from the first.
-    """
-    return np.arange(frames_due(fps=fps, until_s=end_s + 2 * TOLERANCE_S, max_frames=max_frames)) / fps
-
-
-def shown_frames(timestamps_s: NDArray[np.float64], times_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Index of the frame on display at each time: the last one whose timestamp is not later.
-
-    timestamps_s: [N] non-decreasing, first one 0. times_s: [K] non-negative. Returns [K].
-    """
-    return np.searchsorted(timestamps_s, times_s + TOLERANCE_S, side="right").astype(np.int64) - 1
-
-
 def display_size(
     width_px: int, height_px: int, *, pixel_aspect: float, rotation_deg: int, short_side_px: int | None
 ) -> tuple[int, int]:

@@ -71,7 +71,6 @@ class SampledVideo:
     timestamps_s: tuple[float, ...] = ()
     width_px: int = 0
     height_px: int = 0
-    decoder: str = ""
     reason: str = ""
     message: str = ""
     num_bytes: int = 0
@@ -166,7 +165,6 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
                 timestamps_s=sample.timestamps_s,
                 width_px=width_px,
                 height_px=height_px,
-                decoder=sample.decoder,
                 message=sample.warning,
             )
     except VideoError as error:
