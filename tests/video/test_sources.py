@@ -56,7 +56,7 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
 
 
 def test_scan_folder_stays_inside_and_ends(tmp_path):
-    """Links within the folder are followed once; links out of it, in circles or to nothing add no foreign videos."""
+    """Links to files of the folder are videos; links out of it, to folders, in circles or to nothing add no foreign ones."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     touch(tmp_path, "root/a/one.mp4", "outside/secret.mp4")
     (root / "loop").symlink_to(root)
