@@ -136,7 +136,7 @@ def _entries(
     def clips() -> Iterator[tuple[str, Frames]]:
         drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
         for video_id, of_video in plans.items():
-            yield video_id, torch.cat([drawer.draw(plan).frames for plan in of_video]).numpy()
+            yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
 
     for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
         donors, entries = [plan.donor_id for plan in plans[video_id]], []
