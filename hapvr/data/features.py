@@ -30,7 +30,6 @@ EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
-ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
@@ -54,7 +53,7 @@ def feature_columns(
 
 
 class FeatureFile:
-    """The features of one shard, by video id. Memory holds at most one row group in addition to what was asked for."""
+    """The features of one shard, by video id."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` carries frame extras; DataError where the shard has none."""

@@ -15,7 +15,6 @@ from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import frame_fields
 
 STAGE = "frames"
-ROW_GROUP_ROWS = 256
 THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS = 8
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
@@ -53,7 +52,7 @@ def frames_digest(shard: Shard) -> str:
 
 
 class FrameFile:
-    """The frames of one shard, by video id; memory holds one row group."""
+    """The frames of one shard, by video id."""
 
     def __init__(self, shard: Shard) -> None:
         self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])

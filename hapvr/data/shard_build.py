@@ -35,9 +35,8 @@ class ShardRecipe:
     """What a shard is made of and how it lies on disk.
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
-    has an index alone. index_columns: the step's own columns of the index. row_group_rows: rows per row group of the
-    data file, or None for a row group per video. made_with: more about the environment, asked for when the
-    shard is made.
+    has an index alone. index_columns: the step's own columns of the index. made_with: more about the environment, asked for
+    when the shard is made.
     """
 
     shard: Shard
@@ -45,7 +44,6 @@ class ShardRecipe:
     inputs: Mapping[str, str]
     columns: Sequence[pa.Field] = ()
     index_columns: Sequence[pa.Field] = ()
-    row_group_rows: int | None = None
     made_with: Callable[[], Mapping[str, str]] = dict
 
     @property
@@ -186,9 +184,7 @@ def _write(
     num_frames = 0
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(recipe.shard.write_data(recipe.columns, row_group_rows=recipe.row_group_rows))
-            if recipe.columns
-            else None
+            stack.enter_context(recipe.shard.write_data(recipe.columns)) if recipe.columns else None
             for recipe in recipes
         ]
         for of_video in entries:

@@ -223,11 +223,11 @@ class Shard:
             self.root.delete(self.data_name)
 
     @contextmanager
-    def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int | None) -> Iterator[RowWriter]:
+    def write_data(self, fields: Sequence[pa.Field]) -> Iterator[RowWriter]:
         """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable."""
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows) as writer,
+            RowWriter(stream, pa.schema(fields)) as writer,
         ):
             yield writer
 
@@ -247,10 +247,7 @@ def index_row(
 
 
 class VideoRows:
-    """The rows of single videos out of a data file whose videos are contiguous, located by its index.
-
-    Reading in file order reads each row group once; after any other read nothing is held.
-    """
+    """The rows of single videos out of a data file whose videos are contiguous, located by its index; none is held."""
 
     def __init__(
         self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None, places: Places | None = None
@@ -265,9 +262,7 @@ class VideoRows:
             kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}
             check_columns(self._schema.empty_table(), [pa.field(name, kind) for name, kind in kinds.items()])
         groups = range(self._file.metadata.num_row_groups)
-        self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
-        self._group, self._next = -1, 0
-        self._table: pa.Table | None = None
+        self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)
 
     @property
     def dims(self) -> int:
@@ -288,17 +283,10 @@ class VideoRows:
             )
         start, count = self._places[video_id]
         start, stop = start + first, start + (count if last is None else min(last, count))
-        parts, in_order = [], start == self._next
-        while start < stop:
-            group = int(np.searchsorted(self._ends, start, side="right"))
-            if group != self._group or self._table is None:
-                with self._shard.corruption_errors():
-                    self._table, self._group = self._file.read_row_group(group, columns=self._columns), group
-            begin = int(self._ends[group]) - self._table.num_rows
-            parts.append(self._table.slice(start - begin, min(stop, int(self._ends[group])) - start))
-            start += parts[-1].num_rows
-        self._table, self._next = (self._table if in_order else None), stop
-        table = pa.concat_tables(parts) if parts else self._schema.empty_table()
+        group, end = int(np.searchsorted(self._starts, start, "right")) - 1, int(np.searchsorted(self._starts, stop))
+        with self._shard.corruption_errors():
+            groups = self._file.read_row_groups(range(group, end), self._columns)
+        table = groups.slice(start - int(self._starts[group]), max(stop - start, 0))
         others = [found for found in table.column("video_id").unique().to_pylist() if found != video_id]
         if others or any(column.null_count for column in table.columns):
             name = self._shard.data_name

@@ -19,6 +19,8 @@ from pydantic import Field, TypeAdapter
 
 TENSOR_KEY = b"hapvr.tensor"
 MAX_PAGE_BYTES = 1 << 30
+ROW_GROUP_ROWS = 256
+"""At most; longer videos have several row groups."""
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
 """Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
@@ -87,16 +89,13 @@ def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]
 
 
 class RowWriter:
-    """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`.
+    """Writes the rows of each call of `write`, those of one video, into row groups of their own.
 
     A context manager: the file is complete, and its `sha256` known, when the block ends well.
     """
 
-    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None) -> None:
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
         self.schema = schema
-        self._rows = row_group_rows
-        self._pending: list[pa.RecordBatch] = []
-        self._count = 0
         self._file = _HashingFile(stream)
         self._writer = pq.ParquetWriter(
             self._file,
@@ -113,7 +112,6 @@ class RowWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._flush(whole_groups=False)
             self._writer.close()
         else:
             with suppress(OSError, pa.ArrowException):
@@ -127,20 +125,7 @@ class RowWriter:
     def write(self, columns: Columns) -> None:
         """Append N rows. columns: the values of each column of the schema, in its order."""
         arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
-        self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        self._count += self._pending[-1].num_rows
-        if self._rows is None or self._count >= self._rows:
-            self._flush(whole_groups=self._rows is not None)
-
-    def _flush(self, *, whole_groups: bool) -> None:
-        table = pa.Table.from_batches(self._pending, schema=self.schema)
-        size = self._rows or max(1, table.num_rows)
-        end = table.num_rows // size * size if whole_groups else table.num_rows
-        if end:
-            self._writer.write_table(table.slice(0, end), row_group_size=size)
-        rest = table.slice(end)
-        self._pending = rest.to_batches()
-        self._count = rest.num_rows
+        self._writer.write_table(pa.table(arrays, schema=self.schema), row_group_size=ROW_GROUP_ROWS)
 
 
 class _HashingFile(io.RawIOBase):

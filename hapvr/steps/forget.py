@@ -200,15 +200,13 @@ def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
 
 
 def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
-    """The data file without these videos, in row groups as before; returns its writer."""
+    """The data file without these videos; returns its writer."""
     if shard.root.sha256(shard.data_name) != found.data_sha256:
         raise DamagedError(f"storage: {shard.data_name} is not what was written")
     with shard.open_data(found) as file:
         fields, places = list(file.schema_arrow), found.places()
         rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
-        first = file.metadata.row_group(0) if file.metadata.num_row_groups else None
-        group_rows = None if first is None else first.num_rows
-        with shard.write_data(fields, row_group_rows=group_rows) as writer:
+        with shard.write_data(fields) as writer:
             for video_id in (video_id for video_id in places if video_id not in gone):
                 writer.write(rows.read(video_id).columns)
     return writer

@@ -9,7 +9,6 @@ from typing import Any
 from hapvr.data.frames import (
     FIELDS,
     INDEX_COLUMNS,
-    ROW_GROUP_ROWS,
     STAGE,
     FrameFile,
     VideoFrames,
@@ -59,7 +58,6 @@ def make_frames(
         inputs={"videos": content_digest(videos)},
         columns=FIELDS,
         index_columns=INDEX_COLUMNS,
-        row_group_rows=ROW_GROUP_ROWS,
     )
     return build_shard(
         recipe,
