@@ -6,7 +6,6 @@ With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hap
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, frame_columns, frame_fields, tensor_field
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class FeatureFile:
         index = shard.read()
         file, places = shard.open_data(index), index.places()
         self._part = frame_part(shard, index.provenance.settings, extras=extras)
-        self._shard = shard
         self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
         self._hashes = VideoRows(shard, ["hash"], file=file, places=places)
         self._regions = VideoRows(shard, ["regions"], file=file, places=places)
@@ -82,10 +80,6 @@ class FeatureFile:
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
         times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
-        if not all(map(math.isfinite, times)):
-            raise DamagedError(
-                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
-            )
         return times
 
     def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:

@@ -138,14 +138,13 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
 
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ValueError for maps that give no 3 x 3 regions.
+    Returns [B, sum C_l], a unit vector for each map one after the other.
     """
     vectors = []
     for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
         regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        if regions.shape[-2:] != GRID:
-            raise ValueError(f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions")
+        assert regions.shape[-2:] == GRID, f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions"
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
 

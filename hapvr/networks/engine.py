@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 LEAST_COSINE = 0.95
 """Minimum cosine between the vectors of a converted network and torch's; half precision gives 0.99 and more."""
 
-MAX_KEPT = 4
-"""Compiled frozen networks that a process keeps, e.g. backbone and teacher for all of its shards."""
-
 KEPT_OPERATIONS = "64"
 """Operations prepared for sizes seen before. By default it keeps 5000 of them, which is a megabyte more for each new pair of
 lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own."""
@@ -37,7 +33,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "TensorIterator"})
 """Operations that run others, which our ONNX files have none of: a loop may never end."""
 
 _cores: list[Any] = []
-_kept: OrderedDict[str, CompiledNetwork] = OrderedDict()
+_kept: dict[str, CompiledNetwork] = {}
 _one_at_a_time = threading.RLock()
 
 
@@ -109,9 +105,6 @@ def compile_frozen(
             if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
                 raise EngineError("OpenVINO gives other vectors than torch")
             _kept[key] = made
-            while len(_kept) > MAX_KEPT:
-                _kept.popitem(last=False)
-        _kept.move_to_end(key)
         return _kept[key]
 
 

@@ -13,7 +13,7 @@ import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -71,9 +71,6 @@ class WeightsIdentity:
     source: str
     sha256: str
 
-    def as_dict(self) -> dict[str, str]:
-        return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
-
 
 @dataclass(frozen=True)
 class PackagedBackbone:
@@ -123,7 +120,7 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
     stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
-    return identity.as_dict() | stated
+    return asdict(identity) | stated
 
 
 def arrays_sha256(state: State) -> str:

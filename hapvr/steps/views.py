@@ -114,7 +114,7 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         name, shape = "embeddings", [teacher.dims]
         embed = teacher_embedder(teacher, choose_device(device))
-        settings |= {"teacher": teacher.settings, "teacher_input": teacher.input}
+        settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),
         settings=settings,

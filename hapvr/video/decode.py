@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import VideoError
 from hapvr.video.container import VideoProbe, iter_frames, open_video, probe_video
 from hapvr.video.frames import TOLERANCE_S, display_frame, frames_due
 
@@ -66,7 +64,7 @@ def sample_frames(
             count = frames_due(fps=fps, until_s=until_s, max_frames=max_frames) - len(sample.kept)
             if count > 0:
                 shown = display_frame(
-                    _rgb(frame, path),
+                    frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False),
                     pixel_aspect=probe.pixel_aspect,
                     rotation_deg=probe.rotation_deg,
                     short_side_px=short_side_px,
@@ -82,13 +80,3 @@ def sample_frames(
     if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
         sample.warning = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return sample
-
-
-def _rgb(frame: av.VideoFrame, path: Path) -> NDArray[np.uint8]:
-    try:
-        return frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
-    except (av.error.FFmpegError, ValueError) as error:
-        raise VideoError(
-            "decode_error",
-            f"video: {path.name}: a {frame.format.name} frame cannot be shown as RGB ({error}); convert it",
-        ) from error

@@ -92,10 +92,9 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
     with open(receiving, "rb") as pipe:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status < 0:
-        raise RuntimeError(f"the decoding process died of signal {-status}")
-    if status > 0:
-        raise RuntimeError(answer.decode(errors="backslashreplace"))
+    if status:
+        said = answer.decode(errors="backslashreplace")
+        raise RuntimeError(said if status > 0 else f"the decoding process died of signal {-status}")
     return answer
 
 

@@ -54,9 +54,7 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
     Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
     if a folder is missing or cannot be read, or if there is no video.
     """
-    if not root.is_dir():
-        raise DataError(f"source {source}: {root} is not a folder; set the source's path to a folder of videos")
-    found = _walk(root)
+    found = _walk(root, source)
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     num_ignored = len(found) - len(videos)
     if not videos:
@@ -149,12 +147,15 @@ def validate_video_id(video_id: str) -> str:
     return video_id
 
 
-def _walk(root: Path) -> list[Path]:
+def _walk(root: Path, source: str) -> list[Path]:
     """All files below a folder."""
     top, found = root.resolve(), list[Path]()
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be listed: {error.strerror}; check its permissions") from error
+        raise DataError(
+            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
+            "that you may read"
+        ) from error
 
     for folder, folders, names in os.walk(root, onerror=refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ class Unconvertible(nn.Module):
 def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
     """With one line that says why."""
     identity = WeightsIdentity("unconvertible", "random", "0" * 64)
-    backbone = Backbone(Unconvertible(), identity, identity.as_dict(), 128, (0.5,) * 3, (0.5,) * 3)
+    backbone = Backbone(Unconvertible(), identity, asdict(identity), 128, (0.5,) * 3, (0.5,) * 3)
     embed = region_embedder(backbone, None, "cpu")
     with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
         found = embed(frames(2).numpy())
