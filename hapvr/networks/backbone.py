@@ -43,7 +43,8 @@ class Backbone(FrozenNetwork):
 
         With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
         """
-        return DESCRIPTORS[self.descriptor](self.output(frames))
+        vectors = DESCRIPTORS[self.descriptor](self.output(frames))
+        return vectors if vectors.dim() == 3 else vectors[:, None]
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
         """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
@@ -151,10 +152,10 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
 
 DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "regions": region_vectors,
-    "imac": lambda maps: imac(maps)[:, None],
-    "l3_irmac": lambda maps: l3_irmac(maps)[:, None],
+    "imac": imac,
+    "l3_irmac": l3_irmac,
 }
-"""Maps [B, C_l, H_l, W_l] to [B, 9 or 1, C], by the name that `backbone.descriptor` gives it."""
+"""Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
 def frame_extras(vectors: Tensor) -> FrameExtras:

@@ -111,17 +111,12 @@ def _results(
     config: SamplingConfig,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[SampledVideo]:
-    _warn_of_missing_protection()
+    if missing := missing_protection():
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=3)
     for (video_id, path), result in in_workers(function, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):
             result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
-
-
-@functools.cache
-def _warn_of_missing_protection() -> None:
-    if missing := missing_protection():
-        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=4)
 
 
 def _decode(
@@ -194,14 +189,13 @@ def in_workers(
     if not first:
         return
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
-        outcome = functools.partial(_outcome, config=config, left_s=left_s)
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                yield outcome(*waiting.popleft())
+                yield _outcome(*waiting.popleft(), config, left_s)
         while waiting:
-            yield outcome(*waiting.popleft())
+            yield _outcome(*waiting.popleft(), config, left_s)
 
 
 @contextlib.contextmanager
@@ -261,7 +255,7 @@ class _WorkerContext(SpawnContext):
 
 
 def _outcome(
-    item: Item, future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+    item: Item, future: ProcessFuture[Any], config: SamplingConfig, left_s: Callable[[], float] | None
 ) -> tuple[Item, Any]:
     """An item and the result of its call, or why there is none."""
     try:
