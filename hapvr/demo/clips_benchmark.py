@@ -37,7 +37,7 @@ from hapvr.demo.edits import (
     true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
-from hapvr.demo.scene import Pixels
+from hapvr.demo.scene import SEED, Pixels
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
@@ -61,7 +61,6 @@ MAX_FRAMES = 600
 MAX_FPS = 10.0
 MAX_SHORT_SIDE_PX = 240
 MIN_SHORT_SIDE_PX = 64
-SEED = 0
 COPIES_PER_CLIP = 4
 MIN_CLIPS = 4
 _MIN_TRAIN = 2
