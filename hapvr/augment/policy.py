@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.resources
 import string
 from typing import Literal
@@ -131,13 +130,13 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
 def overlay_text(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one to four random words in a random colour, size and place."""
     words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]
-    font = _font("DejaVuSans-Bold.ttf", _height_px(picture, rng))
+    font = _font("DejaVuSans-Bold.ttf", picture, rng)
     return _draw(picture, " ".join(words), font=font, backdrop=False, rng=rng)
 
 
 def overlay_emoji(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one random face on a coloured disc."""
-    font = _font("DejaVuSans.ttf", _height_px(picture, rng))
+    font = _font("DejaVuSans.ttf", picture, rng)
     return _draw(picture, str(rng.choice(EMOTICONS)), font=font, backdrop=True, rng=rng)
 
 
@@ -158,12 +157,7 @@ def _draw(
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
 
-def _height_px(picture: Image.Image, rng: np.random.Generator) -> int:
-    return max(6, round(picture.height * rng.uniform(*HEIGHT_RATES)))
-
-
-@functools.lru_cache(maxsize=256)
-def _font(name: str, height_px: int) -> ImageFont.FreeTypeFont:
+def _font(name: str, picture: Image.Image, rng: np.random.Generator) -> ImageFont.FreeTypeFont:
     """matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence."""
     file = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf", name)
-    return ImageFont.truetype(str(file), height_px)
+    return ImageFont.truetype(str(file), max(6, round(picture.height * rng.uniform(*HEIGHT_RATES))))

@@ -19,13 +19,16 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
-from hapvr.video.frames import advance_time, display_size
+from hapvr.video.frames import display_size
 
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
 
 NOMINAL_FPS = 25.0
 """Assumed for streams that state no rate; only used where timestamps are missing or wrong."""
+
+MAX_GAP_S = 600.0
+"""A longer step between two frames is a jump of the clock, not a frame that long."""
 
 # Containers of recordings. Left out on purpose: playlists and scripts (hls, dash, concat, sdp), which name other files
 # or servers to read, and still pictures. Sound formats are in so that they are not taken for damaged files.
@@ -156,7 +159,7 @@ def probe_video(path: Path) -> VideoProbe:
 
 def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """(time in seconds, frame) in display order, time 0 at the first one. Damaged packets are skipped; it ends when no
-    more can be read.
+    more can be read. Where timestamps are missing, run backwards or jump, the nominal time between frames is taken.
 
     Raises VideoError: no_frames if the stream is empty, decode_error if there were packets and all failed, too_large
     for a frame above MAX_PIXELS.
@@ -166,9 +169,8 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
     for frame in _decoded(container, stream, problems):
         _check_size(path, frame.width, frame.height)
         if found:
-            time_s = advance_time(
-                raw_s=frame.time, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
-            )
+            step_s = -1.0 if frame.time is None or previous_raw_s is None else frame.time - previous_raw_s
+            time_s += step_s if 0 <= step_s <= MAX_GAP_S else interval_s
         previous_raw_s, found = frame.time, True
         yield time_s, frame
     if not found:

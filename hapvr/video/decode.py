@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.video.container import VideoProbe, iter_frames, open_video, probe_video
-from hapvr.video.frames import TOLERANCE_S, display_frame, frames_due
+from hapvr.video.frames import display_frame
+
+TOLERANCE_S = 6e-4
+"""Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
 
 
 @dataclass
@@ -61,7 +65,8 @@ def sample_frames(
             following = next(timed, None)
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
-            count = frames_due(fps=fps, until_s=until_s, max_frames=max_frames) - len(sample.kept)
+            due = math.ceil((until_s - TOLERANCE_S) * fps)
+            count = min(due, max_frames or due) - len(sample.kept)
             if count > 0:
                 shown = display_frame(
                     frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False),

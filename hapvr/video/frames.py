@@ -1,9 +1,8 @@
-"""Frames of a video: which one is shown at which sampling time, how stored pixels are displayed, and frames as JPEG."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, and their crops."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,36 +11,11 @@ from PIL import Image, ImageOps
 
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
-MAX_GAP_S = 600.0
-"""A longer step between two frames is a jump of the clock, not a frame that long."""
-
-TOLERANCE_S = 6e-4
-"""Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
-
 MAX_ASPECT = 8
 """Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
 
 JPEG_QUALITY = 95
 """Of stored frames."""
-
-
-def advance_time(*, raw_s: float | None, previous_raw_s: float | None, previous_s: float, interval_s: float) -> float:
-    """Time of the next frame on a clock that starts at 0 and never runs backwards.
-
-    raw_s: the frame's own timestamp, None if it has none. previous_raw_s, previous_s: raw and repaired time of the
-    frame before. interval_s: the nominal time between frames, used where timestamps are missing, run backwards or jump
-    by more than MAX_GAP_S.
-    """
-    if raw_s is None or previous_raw_s is None:
-        return previous_s + interval_s
-    step_s = raw_s - previous_raw_s
-    return previous_s + (step_s if 0 <= step_s <= MAX_GAP_S else interval_s)
-
-
-def frames_due(*, fps: float, until_s: float, max_frames: int | None = None) -> int:
-    """How many of the times k / fps lie before until_s, less the tolerance; at most `max_frames`."""
-    count = max(0, math.ceil((until_s - TOLERANCE_S) * fps))
-    return count if max_frames is None else min(count, max_frames)
 
 
 def display_size(

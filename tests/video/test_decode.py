@@ -97,6 +97,13 @@ def test_sample_frames_goes_on_after_timestamps_that_run_back(videos, numbers_of
     assert numbers_of(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
 
 
+def test_sample_frames_does_not_wait_out_a_jump_of_the_clock(videos, numbers_of):
+    """A step of a quarter of an hour between two frames counts as the usual one."""
+    times_s = [number / 10 + 900 * (number >= 20) for number in range(40)]
+    path = videos.numbered("clip.mkv", num_frames=40, times_s=times_s)
+    assert numbers_of(sampled(path, max_frames=9).frames) == pytest.approx([0, 10, 20, 30], abs=1)
+
+
 @pytest.mark.parametrize("part", [0.35, 0.6, 0.9])
 def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, part):
     """A download that broke off is used as far as it goes."""

@@ -1,4 +1,4 @@
-"""The arithmetic of sampling times, and sizes and orientation of displayed frames."""
+"""Sizes and orientation of displayed frames."""
 
 from __future__ import annotations
 
@@ -9,30 +9,9 @@ from hypothesis import strategies as st
 
 from hapvr.video.frames import (
     MAX_ASPECT,
-    MAX_GAP_S,
-    advance_time,
     display_frame,
     display_size,
 )
-
-
-@pytest.mark.parametrize(
-    ("raw_s", "previous_raw_s", "expected"),
-    [
-        (5.5, 5.0, 10.5),
-        (5.0, 5.0, 10.0),
-        (4.0, 5.0, 10.04),
-        (-3.0, 5.0, 10.04),
-        (None, 5.0, 10.04),
-        (5.0, None, 10.04),
-        (5.0 + MAX_GAP_S, 5.0, 10.0 + MAX_GAP_S),
-        (5.1 + MAX_GAP_S, 5.0, 10.04),
-    ],
-)
-def test_advance_time_never_runs_back_or_leaps(raw_s, previous_raw_s, expected):
-    """Believable steps are taken over; others count as one nominal interval."""
-    time_s = advance_time(raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=10.0, interval_s=0.04)
-    assert time_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
