@@ -51,27 +51,13 @@ def feature_columns(
     return frame_columns(video_id, timestamps_s, known, regions)
 
 
-class FeatureFile:
-    """The features of one shard, by video id."""
+class FeatureFile(VideoRows):
+    """The features of one shard, by video id; `dims` is D of the regions."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` carries frame extras; DataError where the shard has none."""
-        index = shard.read()
-        file, places = shard.open_data(index), index.places()
-        self._part = frame_part(shard, index.provenance.settings, extras=extras)
-        self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
-        self._hashes = VideoRows(shard, ["hash"], file=file, places=places)
-        self._regions = VideoRows(shard, ["regions"], file=file, places=places)
-
-    @property
-    def dims(self) -> int:
-        """D of the regions."""
-        return self._regions.dims
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos that have features, in file order."""
-        return self._times.video_ids
+        super().__init__(shard, "timestamp_s", "hash", "regions")
+        self._part = frame_part(shard, self.settings, extras=extras)
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] with their frame extras, seconds [T]) of a video. Raises DataError if it has none."""
@@ -79,16 +65,16 @@ class FeatureFile:
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
+        times: list[float] = self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist()
         return times
 
     def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
         """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
-        return np.asarray(self._hashes.read(video_id, first, last).column("hash"), np.uint64)
+        return np.asarray(self.rows(video_id, first, last, "hash").column("hash"), np.uint64)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
-        return self._regions.tensors(video_id, first, last, self._part)
+        return self.tensors(video_id, first, last, self._part)
 
 
 class FeatureStore:

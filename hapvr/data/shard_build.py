@@ -108,7 +108,7 @@ def build_shard(
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
             return StageResult.of(shard, shard.rows(), done=False)
-        earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
+        earlier = VideoRows(shard) if kept and recipe.columns else None
         with closing(make(pending)) as made:
             entries = ([_earlier_entry(kept[one], earlier) if one in kept else next(made)] for one in video_ids)
             (rows,) = _write([recipe], entries, num_videos=len(video_ids), lost=lost, progress=progress)
@@ -168,7 +168,7 @@ def _unchanged_rows(
 def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
     if earlier is None or row["status"] != STATUS_OK:
         return VideoEntry(row)
-    return VideoEntry(row, earlier.read(row["video_id"]).columns)
+    return VideoEntry(row, earlier.rows(row["video_id"]).columns)
 
 
 def _write(

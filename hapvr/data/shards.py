@@ -249,34 +249,37 @@ def index_row(
 class VideoRows:
     """The rows of single videos out of a data file whose videos are contiguous, located by its index; none is held."""
 
-    def __init__(
-        self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None, places: Places | None = None
-    ) -> None:
-        """file, places: of the shard, where they were read. Raises DataError where it is unfinished or damaged."""
-        self._shard = shard
-        self._columns = ["video_id", *columns]
-        self._file = file or shard.open_data()
-        self._places = shard.read().places() if places is None else places
+    def __init__(self, shard: Shard, *columns: str) -> None:
+        """columns: those that are read besides the video's id; none: all. Raises DataError for an unfinished or damaged shard."""
+        index = shard.read()
+        self.settings = index.provenance.settings
+        self._shard, self._places = shard, index.places()
+        self._file = shard.open_data(index)
         self._schema = self._file.schema_arrow
+        self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():
-            kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}
-            check_columns(self._schema.empty_table(), [pa.field(name, kind) for name, kind in kinds.items()])
+            names = {"video_id", *self._columns}
+            wanted = [pa.field(name, COLUMN_TYPES.get(name) or self._schema.field(name).type) for name in names]
+            check_columns(self._schema.empty_table(), wanted)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)
 
     @property
     def dims(self) -> int:
-        """The last axis of the first column, which holds tensors. Raises DamagedError where it does not."""
+        """The last axis of the last column, which holds tensors. Raises DamagedError where it does not."""
         with self._shard.corruption_errors():
-            return tensor_shape(self._schema.field(self._columns[1]))[0][-1]
+            return tensor_shape(self._schema.field(self._columns[-1]))[0][-1]
 
     @property
     def video_ids(self) -> list[str]:
         """Videos that have rows, in file order."""
         return list(self._places)
 
-    def read(self, video_id: str, first: int = 0, last: int | None = None) -> pa.Table:
-        """The rows of a video from `first` to `last` - 1. Raises DataError if it has none or the file is damaged."""
+    def rows(self, video_id: str, first: int = 0, last: int | None = None, *columns: str) -> pa.Table:
+        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none: all of them.
+
+        Raises DataError if it has none or the file is damaged.
+        """
         if video_id not in self._places:
             raise DataError(
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
@@ -285,7 +288,7 @@ class VideoRows:
         start, stop = start + first, start + (count if last is None else min(last, count))
         group, end = int(np.searchsorted(self._starts, start, "right")) - 1, int(np.searchsorted(self._starts, stop))
         with self._shard.corruption_errors():
-            groups = self._file.read_row_groups(range(group, end), self._columns)
+            groups = self._file.read_row_groups(range(group, end), ["video_id", *(columns or self._columns)])
         table = groups.slice(start - int(self._starts[group]), max(stop - start, 0))
         others = [found for found in table.column("video_id").unique().to_pylist() if found != video_id]
         if others or any(column.null_count for column in table.columns):
@@ -294,8 +297,9 @@ class VideoRows:
         return table
 
     def tensors(self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...) -> npt.NDArray[Any]:
-        """A part, as NumPy indexes it, of [T, *shape] of the first column, which holds tensors, as an array of its own."""
-        table, name = self.read(video_id, first, last), self._columns[1]
+        """A part, as NumPy indexes it, of [T, *shape] of the last column, which holds tensors, as an array of its own."""
+        name = self._columns[-1]
+        table = self.rows(video_id, first, last, name)
         with self._shard.corruption_errors():
             # a view would keep the whole row group in memory
             return np.array(decode_tensors(table.column(name), self._schema.field(name))[part])

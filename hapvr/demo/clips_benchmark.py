@@ -45,7 +45,7 @@ from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
-from hapvr.video.pool import in_workers, inspect_videos
+from hapvr.video.pool import in_workers, sample_videos
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
@@ -334,7 +334,7 @@ def find_clips(
     items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}
     unusable: Unusable = {}
-    for found in inspect_videos(items, config=SamplingConfig()):
+    for found in sample_videos(items, config=SamplingConfig(), frames=False):
         if found.reason:
             unusable[found.path] = found.reason
         else:

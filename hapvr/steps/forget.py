@@ -203,12 +203,10 @@ def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
     """The data file without these videos; returns its writer."""
     if shard.root.sha256(shard.data_name) != found.data_sha256:
         raise DamagedError(f"storage: {shard.data_name} is not what was written")
-    with shard.open_data(found) as file:
-        fields, places = list(file.schema_arrow), found.places()
-        rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
-        with shard.write_data(fields) as writer:
-            for video_id in (video_id for video_id in places if video_id not in gone):
-                writer.write(rows.read(video_id).columns)
+    videos = VideoRows(shard)
+    with shard.write_data(list(shard.open_data(found).schema_arrow)) as writer:
+        for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
+            writer.write(videos.rows(video_id).columns)
     return writer
 
 

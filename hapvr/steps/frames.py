@@ -45,7 +45,7 @@ def make_frames(
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
-        for video in sample_videos(pending, config=sampling, digest=True):
+        for video in sample_videos(pending, config=sampling):
             yield _entry(video, digests[video.video_id], sampling)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:

@@ -85,43 +85,28 @@ def sample_videos(
     items: Iterable[tuple[str, Path]],
     *,
     config: SamplingConfig,
-    digest: bool = False,
+    frames: bool = True,
+    digest: bool = True,
     pictures: bool = False,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more
-    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. pictures: a
-    file that is named as a still picture is a video of one frame. left_s: see `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames: False decodes the first one
+    alone and keeps none. digest: read each file once more for its file_sha256; a file that changes while it is decoded then
+    fails with reason changed_file. pictures: a file that is named as a still picture is a video of one frame. left_s: see
+    `in_workers`.
     """
-    decode = functools.partial(_decode, sampling=config, digest=digest, pictures=pictures)
-    return _results(decode, items, config=config, left_s=left_s)
-
-
-def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
-    """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
-    return _results(functools.partial(_decode, sampling=None, digest=True), items, config=config)
-
-
-def _results(
-    function: Callable[[tuple[str, Path]], SampledVideo],
-    items: Iterable[tuple[str, Path]],
-    *,
-    config: SamplingConfig,
-    left_s: Callable[[], float] | None = None,
-) -> Iterator[SampledVideo]:
     if missing := missing_protection():
-        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=3)
-    for (video_id, path), result in in_workers(function, items, config=config, left_s=left_s):
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=2)
+    decode = functools.partial(_decode, sampling=config if frames else None, digest=digest, pictures=pictures)
+    for (video_id, path), result in in_workers(decode, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):
             result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
 
 
-def _decode(
-    item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool = False
-) -> SampledVideo:
+def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool) -> SampledVideo:
     """sampling: None decodes the first frame alone."""
     video_id, path = item
     before = check_file(path)
