@@ -86,20 +86,8 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
     if min(height, width) != short_side:
         scale = short_side / min(height, width)
         height, width = (max(size_px, round(side * scale)) for side in (height, width))
-        rows, columns = (
-            _resizing(given, wanted) for given, wanted in zip(frames.shape[-2:], (height, width), strict=True)
-        )
-        resized = rows @ (frames.astype(np.float32) @ columns.T)
-        frames = resized.round().clip(0, 255).astype(np.uint8)
+        pictures = map(Image.fromarray, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
+        resized = [np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)) for picture in pictures]
+        frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
-
-
-def _resizing(given: int, wanted: int) -> NDArray[np.float32]:
-    """[wanted, given]: weights of bilinear resizing with antialiasing, a triangle as wide as the pixels that become one."""
-    scale = given / wanted
-    reach = max(scale, 1.0)
-    centers = (np.arange(wanted) + 0.5) * scale
-    distances = np.abs(np.arange(given) + 0.5 - centers[:, None])
-    weights = np.maximum(1 - distances / reach, 0)
-    return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)
