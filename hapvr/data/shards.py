@@ -96,8 +96,6 @@ class Shard:
         """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what
         was written.
         """
-        if not self.root.exists(self.index_name):
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
         with self.root.open(self.index_name) as file:
             data = file.read()
         with self.root.corruption_errors(self.index_name, hint=self.hint):

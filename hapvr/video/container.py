@@ -139,7 +139,7 @@ def probe_video(path: Path) -> VideoProbe:
     decode_error or too_large.
     """
     with open_video(path) as (container, stream):
-        _check_size(path, stream.codec_context.width, stream.codec_context.height)
+        check_size(path, stream.codec_context.width, stream.codec_context.height)
         _, first = next(iter_frames(path, container, stream))
         aspect = float(stream.sample_aspect_ratio or 1)
         rotation_deg = int(round(first.rotation / 90) * 90)
@@ -167,7 +167,7 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
     time_s, previous_raw_s, found, problems = 0.0, None, False, list[str]()
     for frame in _decoded(container, stream, problems):
-        _check_size(path, frame.width, frame.height)
+        check_size(path, frame.width, frame.height)
         if found:
             step_s = -1.0 if frame.time is None or previous_raw_s is None else frame.time - previous_raw_s
             time_s += step_s if 0 <= step_s <= MAX_GAP_S else interval_s
@@ -211,7 +211,8 @@ def _positive(value: Fraction | float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _check_size(path: Path, width_px: int, height_px: int) -> None:
+def check_size(path: Path, width_px: int, height_px: int) -> None:
+    """Raise VideoError too_large for pictures of more than MAX_PIXELS."""
     if width_px * height_px > MAX_PIXELS:
         size = f"{width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
         raise VideoError("too_large", f"video: {path.name}: frames of {size}")

@@ -96,8 +96,6 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
                 raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
-    if not entries:
-        raise DataError(f"source {source}: {path.name} has no rows; wanted at least one video")
     return tuple(entries.values())
 
 
