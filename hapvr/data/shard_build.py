@@ -35,8 +35,7 @@ class ShardRecipe:
     """What a shard is made of and how it lies on disk.
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
-    has an index alone. index_columns: the step's own columns of the index. made_with: more about the environment, asked for
-    when the shard is made.
+    has an index alone. index_columns: the step's own columns of the index.
     """
 
     shard: Shard
@@ -44,11 +43,10 @@ class ShardRecipe:
     inputs: Mapping[str, str]
     columns: Sequence[pa.Field] = ()
     index_columns: Sequence[pa.Field] = ()
-    made_with: Callable[[], Mapping[str, str]] = dict
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.shard.stage, self.settings, self.inputs, environment() | dict(self.made_with()))
+        return Provenance(self.shard.stage, self.settings, self.inputs, environment())
 
 
 @dataclass(frozen=True)
@@ -188,15 +186,15 @@ def _write(
             for recipe in recipes
         ]
         for of_video in entries:
-            for entry, of_shard, writer in zip(of_video, rows, writers, strict=True):
-                if writer is not None and entry.data is not None:
-                    writer.write(entry.data)
+            for entry, of_shard, write in zip(of_video, rows, writers, strict=True):
+                if write is not None and entry.data is not None:
+                    write(entry.data)
                 of_shard.append(entry.index)
             num_frames += of_video[0].num_frames
             progress(len(rows[0]), num_videos, num_frames)
-    for recipe, of_shard, writer in zip(recipes, rows, writers, strict=True):
+    for recipe, of_shard in zip(recipes, rows, strict=True):
         of_shard += lost
-        if writer is None:
+        if not recipe.columns:
             recipe.shard.delete_data()
-        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)
+        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns)
     return rows

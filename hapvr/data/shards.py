@@ -8,7 +8,7 @@ missing for the step that makes it; those that read it get a DamagedError.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import RowWriter, decode_tensors, tensor_shape
+from hapvr.data.tensors import Columns, decode_tensors, row_writer, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.tables import check_columns, read_table, write_table
@@ -189,21 +189,12 @@ class Shard:
         return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
 
     def write_index(
-        self,
-        rows: Iterable[dict[str, Any]],
-        *,
-        provenance: Provenance,
-        fields: Sequence[pa.Field] = (),
-        data: RowWriter | None = None,
+        self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place.
-
-        data: what wrote the data file, which knows its digest; None: the file is read for it.
-        """
+        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place."""
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
-            sha256 = self.root.sha256(self.data_name) if data is None else data.sha256
-            metadata[DATA_DIGEST_KEY] = sha256.encode()
+            metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
             metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
         schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
         table = pa.Table.from_pylist(list(rows), schema=schema)
@@ -221,13 +212,13 @@ class Shard:
             self.root.delete(self.data_name)
 
     @contextmanager
-    def write_data(self, fields: Sequence[pa.Field]) -> Iterator[RowWriter]:
-        """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable."""
+    def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
+        """See `row_writer`. Until the block ends well, the old data and index stay readable."""
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            RowWriter(stream, pa.schema(fields)) as writer,
+            row_writer(stream, fields) as write,
         ):
-            yield writer
+            yield write
 
 
 def index_row(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -88,60 +86,26 @@ def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]
     return flat.reshape(len(chunk), *shape)
 
 
-class RowWriter:
-    """Writes the rows of each call of `write`, those of one video, into row groups of their own.
+@contextmanager
+def row_writer(stream: Any, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
+    """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
+    their own. The file is complete when the block ends."""
+    schema = pa.schema(fields)
+    with pq.ParquetWriter(
+        stream,
+        schema,
+        compression="none",  # tensors and JPEGs do not compress
+        use_dictionary=["video_id"],
+        write_statistics=["video_id"],
+        data_page_size=MAX_PAGE_BYTES,
+        write_page_checksum=True,
+    ) as writer:
 
-    A context manager: the file is complete, and its `sha256` known, when the block ends well.
-    """
+        def write(columns: Columns) -> None:
+            arrays = [_encode(values, field) for values, field in zip(columns, schema, strict=True)]
+            writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
 
-    def __init__(self, stream: Any, schema: pa.Schema) -> None:
-        self.schema = schema
-        self._file = _HashingFile(stream)
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression="none",  # tensors and JPEGs do not compress
-            use_dictionary=["video_id"],
-            write_statistics=["video_id"],
-            data_page_size=MAX_PAGE_BYTES,
-            write_page_checksum=True,
-        )
-
-    def __enter__(self) -> RowWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._writer.close()
-        else:
-            with suppress(OSError, pa.ArrowException):
-                self._writer.close()
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of the file."""
-        return self._file.digest.hexdigest()
-
-    def write(self, columns: Columns) -> None:
-        """Append N rows. columns: the values of each column of the schema, in its order."""
-        arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
-        self._writer.write_table(pa.table(arrays, schema=self.schema), row_group_size=ROW_GROUP_ROWS)
-
-
-class _HashingFile(io.RawIOBase):
-    """Writes to a stream and computes the SHA-256 of what passes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self._stream.write(data)
-        return len(data)
+        yield write
 
 
 def _encode(values: Any, field: pa.Field) -> pa.Array:

@@ -27,11 +27,9 @@ def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], length
     """Random features of videos of these lengths."""
     shard = Shard(root, STAGE, key)
     rng = numpy_rng(0, key)
-    with shard.write_data(fields(num_regions=9, dims=4)) as writer:
+    with shard.write_data(fields(num_regions=9, dims=4)) as write:
         for video_id, count in lengths.items():
-            writer.write(
-                feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4)))
-            )
+            write(feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4))))
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))
