@@ -55,9 +55,9 @@ class CompiledNetwork:
         precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.
         """
         core = _core()
-        self.precision = precision if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "float32"
+        half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         properties = {
-            "INFERENCE_PRECISION_HINT": "bf16" if self.precision == "bfloat16" else "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
             "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
@@ -136,13 +136,6 @@ def _last_line(error: Exception) -> str:
     """What OpenVINO says of an error at its end."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     return said[-1][:200] if said else type(error).__name__
-
-
-def engine_version() -> str:
-    """The version of OpenVINO, for the provenance."""
-    import openvino
-
-    return str(openvino.__version__).split("-")[0]
 
 
 def _core() -> Any:

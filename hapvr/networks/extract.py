@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hapvr.errors import on_processor
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen, engine_version
+from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen
 from hapvr.networks.packaged import PackagedBackbone, is_packaged, packaged_backbone
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig
 
@@ -75,7 +75,6 @@ class Embedder:
         self._method = method
         self._before = before
         self._after = after
-        self._used = ""
 
     def __call__(self, frames: Frames) -> Vectors:
         import torch
@@ -84,17 +83,12 @@ class Embedder:
             vectors = self._after(self._run(self._before(torch.from_numpy(frames).to(self.device)))).cpu()
         return np.asarray(vectors.numpy())
 
-    def environment(self) -> dict[str, str]:
-        """What ran the network, for the provenance; empty if nothing did. It is not part of what the vectors are."""
-        return {f"{self._frozen.section}.executor": self._used} if self._used else {}
-
     @cached_property
     def _run(self) -> Callable[[Tensor], Tensor]:
         import torch
 
         frozen = self._frozen
         in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
-        self._used = f"torch {frozen.precision}"
         if self.device.type != "cpu":
             return in_torch
         exact = getattr(replace(frozen, precision="float32"), self._method)
@@ -104,21 +98,7 @@ class Embedder:
         except EngineError as error:
             warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
             return in_torch
-        self._used = f"openvino {engine_version()} {network.precision}"
         return lambda frames: torch.from_numpy(network(frames.numpy()))
-
-
-class PackagedEmbedder:
-    """As `Embedder`, by the graph of a packaged network: frames to regions on a processor, without torch."""
-
-    def __init__(self, backbone: PackagedBackbone, whitening: Whitening | None) -> None:
-        self._network = CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
-
-    def __call__(self, frames: Frames) -> Vectors:
-        return self._network(frames)
-
-    def environment(self) -> dict[str, str]:
-        return {"backbone.executor": f"openvino {engine_version()} {self._network.precision}"}
 
 
 def region_embedder(
@@ -127,14 +107,14 @@ def region_embedder(
     device: torch.device | str,
     *,
     extras: bool = False,
-) -> Embedder | PackagedEmbedder:
+) -> Embed:
     """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
 
     whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
     `hapvr.model.frame_extras`.
     """
     if isinstance(backbone, PackagedBackbone):
-        return PackagedEmbedder(backbone, whitening)
+        return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
     import torch
     from torch.nn import functional as F
 

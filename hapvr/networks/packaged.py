@@ -76,8 +76,6 @@ class WeightsIdentity:
 class PackagedBackbone:
     """A packaged network as the backbone on a processor; the same regions and settings as `Backbone` has of it."""
 
-    section: ClassVar[str] = "backbone"
-
     identity: WeightsIdentity
     settings: dict[str, Any]
     crop_px: int

@@ -109,7 +109,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
         index_columns=INDEX_COLUMNS,
-        made_with=embed.environment,
     )
     return build_shard(
         recipe,

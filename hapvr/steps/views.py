@@ -29,9 +29,8 @@ from hapvr.data.views import (
 )
 from hapvr.errors import DataError
 from hapvr.networks.extract import (
-    Embedder,
+    Embed,
     Frames,
-    PackagedEmbedder,
     choose_device,
     embed_by_networks,
     open_backbone,
@@ -55,7 +54,7 @@ class _Output:
     """A shard whose tensors a network makes of the drawn clips."""
 
     recipe: ShardRecipe
-    embed: Embedder | PackagedEmbedder
+    embed: Embed
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -121,7 +120,6 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _
         inputs=inputs,
         columns=view_fields(name, shape=(config.views.num_frames, *shape)),
         index_columns=INDEX_COLUMNS,
-        made_with=embed.environment,
     )
     return _Output(recipe, embed)
 

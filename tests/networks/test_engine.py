@@ -55,7 +55,6 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     # With random weights a transformer amplifies rounding more than a convolutional network does.
     assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
-    assert embed.environment()["backbone.executor"].startswith("openvino 20")
 
 
 def test_only_the_network_runs_in_bfloat16() -> None:
@@ -111,4 +110,3 @@ def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
     with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
         found = embed(frames(2).numpy())
     torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))
-    assert embed.environment() == {"backbone.executor": "torch float32"}
