@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -49,56 +49,44 @@ def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) 
     return load_backbone(config)
 
 
-class Embedder:
-    """Frames to vectors by a frozen network of torch, see `Embed`.
+def _embedder(
+    frozen: Backbone | Teacher,
+    method: str,
+    device: torch.device,
+    *,
+    before: Callable[[Tensor], Tensor] = lambda frames: frames,
+    after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
+) -> Embed:
+    """Frames to vectors by a frozen network of torch, which is moved to `device`.
 
     A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
-    rounding.
+    rounding. method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors, both on the
+    device.
     """
+    import torch
 
-    def __init__(
-        self,
-        frozen: Backbone | Teacher,
-        method: str,
-        device: torch.device | str,
-        *,
-        before: Callable[[Tensor], Tensor] = lambda frames: frames,
-        after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
-    ) -> None:
-        """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
-        the vectors, both on the device."""
-        import torch
+    frozen.network.to(device)
 
-        self.device = torch.device(device)
-        frozen.network.to(self.device)
-        self._frozen = frozen
-        self._method = method
-        self._before = before
-        self._after = after
-
-    def __call__(self, frames: Frames) -> Vectors:
-        import torch
-
-        with torch.inference_mode():
-            vectors = self._after(self._run(self._before(torch.from_numpy(frames).to(self.device)))).cpu()
-        return np.asarray(vectors.numpy())
-
-    @cached_property
-    def _run(self) -> Callable[[Tensor], Tensor]:
-        import torch
-
-        frozen = self._frozen
-        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
-        if self.device.type != "cpu":
+    @cache
+    def run() -> Callable[[Tensor], Tensor]:
+        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, method)
+        if device.type != "cpu":
             return in_torch
-        exact = getattr(replace(frozen, precision="float32"), self._method)
-        key = f"{self._method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
+        exact = getattr(replace(frozen, precision="float32"), method)
+        key = f"{method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
         try:
             network = compile_frozen(frozen.network, exact, key=key, crop_px=frozen.crop_px, precision=frozen.precision)
         except EngineError as error:
-            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
+            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=3)
             return in_torch
         return lambda frames: torch.from_numpy(network(frames.numpy()))
+
+    def embed(frames: Frames) -> Vectors:
+        with torch.inference_mode():
+            vectors = after(run()(before(torch.from_numpy(frames).to(device)))).cpu()
+        return np.asarray(vectors.numpy())
+
+    return embed
 
 
 def region_embedder(
@@ -134,13 +122,13 @@ def region_embedder(
     if whitening is not None:
         mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
     if extras:
-        return Embedder(backbone, "regions_and_means", device, after=with_extras)
-    return Embedder(backbone, "regions", device, after=whitened)
+        return _embedder(backbone, "regions_and_means", device, after=with_extras)
+    return _embedder(backbone, "regions", device, after=whitened)
 
 
-def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
+def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
     """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
-    return Embedder(teacher, "embed", device, before=teacher.resized)
+    return _embedder(teacher, "embed", choose_device(device), before=teacher.resized)
 
 
 def embed_by_networks(

@@ -31,7 +31,6 @@ from hapvr.errors import DataError
 from hapvr.networks.extract import (
     Embed,
     Frames,
-    choose_device,
     embed_by_networks,
     open_backbone,
     region_embedder,
@@ -112,7 +111,7 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _
     else:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         name, shape = "embeddings", [teacher.dims]
-        embed = teacher_embedder(teacher, choose_device(device))
+        embed = teacher_embedder(teacher, device)
         settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),
