@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.resources
 import string
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,19 +13,15 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop, v2
 from torchvision.transforms.v2 import functional
 
-from hapvr.augment.settings import AugmentConfig
 from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal
 from hapvr.seeding import derive_seed, numpy_rng
-
-NO_SOURCE = -1
-"""source_index of frames that show no frame of the video: blank or noise."""
 
 WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
 """Parts of a frame's area (S2VS, Table 11)."""
 
 ASPECTS = (3 / 4, 4 / 3)
 FLIP_PROBABILITY = 0.5
-RANDAUGMENT_MAGNITUDE = 9
+RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE = 2, 9
 VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
 
 
@@ -35,57 +29,29 @@ Where = tuple[int, str, int]
 """Seed, video id and index of a view: what seeds its draws."""
 
 
-@dataclass(frozen=True)
-class View:
-    """A training clip made from one video's sampled frames.
-
-    frames: [T, 3, S, S] uint8 RGB. source_index: [T] int64, the video's frame behind each frame, or NO_SOURCE.
-    operations: what was done, in order, with its parameters.
-    """
-
-    frames: Tensor
-    source_index: Tensor
-    operations: tuple[str, ...]
-
-
 def draw_view(
-    frames: Tensor,
-    window: Indices,
-    where: Where,
-    *,
-    strength: Literal["weak", "strong"],
-    num_frames: int,
-    size_px: int,
-    config: AugmentConfig,
-) -> View:
-    """A clip of a video (method 4); equal arguments give equal bytes.
+    frames: Tensor, window: Indices, where: Where, *, strength: Literal["weak", "strong"], num_frames: int, size_px: int
+) -> Tensor:
+    """A clip of a video (method 4), [num_frames, 3, size_px, size_px] uint8 RGB; equal arguments give equal bytes.
 
     A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has a temporal augmentation, a strong
     crop and flip, RandAugment on the clip, overlays and blur on frames. Video in video needs a second video: see
     `video_in_video`.
 
     frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
-    `hapvr.augment.temporal.draw_window`; views of one window overlap. size_px: the side of the clip's frames.
+    `hapvr.augment.temporal.draw_window`; views of one window overlap.
     """
     seed, video_id, index = where
     rng = numpy_rng(seed, video_id, strength, index)
     if strength == "weak":
-        indices = crop_or_loop(window, num_frames=num_frames, rng=rng)
-        clip, cropped = _crop(frames, indices, size_px, WEAK_CROP_SCALE, rng)
-        return View(clip, torch.from_numpy(indices), ("temporal_crop", *cropped))
-    indices, moved = draw_temporal(window, num_frames=num_frames, rng=rng, enabled=config.temporal)
-    clip, cropped = _crop(frames, indices, size_px, STRONG_CROP_SCALE, rng)
-    operations = config.randaugment_operations
-    if operations:
-        clip = rand_augment(clip, operations, seed=derive_seed(seed, video_id, "rand_augment", index))
-    clip, drawn = draw_overlays(clip, rng=rng) if config.overlays else (clip, ())
-    done = (moved, *cropped, f"rand_augment(n={operations}, m={RANDAUGMENT_MAGNITUDE})", *drawn)
-    return View(clip, torch.from_numpy(np.maximum(indices, NO_SOURCE)), done)
+        return _crop(frames, crop_or_loop(window, num_frames=num_frames, rng=rng), size_px, WEAK_CROP_SCALE, rng)
+    clip = _crop(frames, draw_temporal(window, num_frames=num_frames, rng=rng), size_px, STRONG_CROP_SCALE, rng)
+    return draw_overlays(rand_augment(clip, seed=derive_seed(seed, video_id, "rand_augment", index)), rng=rng)
 
 
 def _crop(
     frames: Tensor, indices: Indices, size_px: int, scale: tuple[float, float], rng: np.random.Generator
-) -> tuple[Tensor, tuple[str, ...]]:
+) -> Tensor:
     """The indexed frames, cropped, scaled and perhaps mirrored alike; frames without a source become black or noise."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
@@ -101,38 +67,36 @@ def _crop(
     if noisy.any():
         noise = rng.integers(0, 256, size=(int(noisy.sum()), *clip.shape[1:]), dtype=np.uint8)
         clip[torch.from_numpy(noisy)] = torch.from_numpy(noise)
-    cropped = f"crop(top_px={top}, left_px={left}, height_px={height}, width_px={width})"
-    return clip, (cropped, "flip") if flip else (cropped,)
+    return clip
 
 
-def rand_augment(frames: Tensor, num_operations: int, *, seed: int) -> Tensor:
+def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
     """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape.
 
     seed: all randomness; the global generator is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        operations = v2.RandAugment(num_ops=num_operations, magnitude=RANDAUGMENT_MAGNITUDE)  # type: ignore[attr-defined]
+        operations = v2.RandAugment(RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
     return augmented
 
 
-def video_in_video(host: View, donor: View, where: Where) -> View:
+def video_in_video(host: Tensor, donor: Tensor, where: Where) -> Tensor:
     """The donor pasted small upon the host, at one random place in all frames; its side is VIDEO_IN_VIDEO_SCALE of the frame's.
 
-    Both have equal shapes [T, 3, S, S]. where: of the host. The result keeps the host's source_index.
+    Both have equal shapes [T, 3, S, S]. where: of the host.
     """
     seed, video_id, index = where
     rng = numpy_rng(seed, video_id, "video_in_video", index)
-    size_px = host.frames.shape[-1]
+    size_px = host.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(*VIDEO_IN_VIDEO_SCALE)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
-    frames = host.frames.clone()
+    frames = host.clone()
     frames[:, :, top : top + inset_px, left : left + inset_px] = functional.resize(  # type: ignore[attr-defined]  # re-exported without __all__
-        donor.frames, [inset_px, inset_px], antialias=True
+        donor, [inset_px, inset_px], antialias=True
     )
-    done = f"video_in_video(size_px={inset_px}, top_px={top}, left_px={left})"
-    return replace(host, frames=frames, operations=(*host.operations, done))
+    return frames
 
 
 OVERLAY_PROBABILITIES = {"text": 0.3, "emoji": 0.3, "blur": 0.5}
@@ -144,11 +108,10 @@ EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641) if code not in M
 _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
 
 
-def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> tuple[Tensor, tuple[str, ...]]:
+def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
     """Text, emoji and then blur on frames chosen one by one, each with its OVERLAY_PROBABILITIES (S2VS 3.2).
 
-    frames: [T, 3, S, S] uint8. Returns new frames of the same shape and, for each kind used, its name with the number
-    of frames it was used on.
+    frames: [T, 3, S, S] uint8. Returns new frames of the same shape.
     """
     chosen = {name: rng.random(len(frames)) < probability for name, probability in OVERLAY_PROBABILITIES.items()}
     changed = np.array(frames.permute(0, 2, 3, 1))
@@ -161,20 +124,19 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> tuple[Tensor, 
         if chosen["blur"][index]:
             picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, MAX_BLUR_SIGMA_PX)))
         changed[index] = np.asarray(picture)
-    done = tuple(f"{name}(frames={int(mask.sum())})" for name, mask in chosen.items() if mask.any())
-    return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous(), done
+    return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous()
 
 
 def overlay_text(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one to four random words in a random colour, size and place."""
     words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]
-    font = _font("DejaVuSans-Bold.ttf", _height_px(picture, rng))
+    font = _font("DejaVuSans-Bold.ttf", picture, rng)
     return _draw(picture, " ".join(words), font=font, backdrop=False, rng=rng)
 
 
 def overlay_emoji(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
     """The picture with one random face on a coloured disc."""
-    font = _font("DejaVuSans.ttf", _height_px(picture, rng))
+    font = _font("DejaVuSans.ttf", picture, rng)
     return _draw(picture, str(rng.choice(EMOTICONS)), font=font, backdrop=True, rng=rng)
 
 
@@ -195,12 +157,7 @@ def _draw(
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
 
 
-def _height_px(picture: Image.Image, rng: np.random.Generator) -> int:
-    return max(6, round(picture.height * rng.uniform(*HEIGHT_RATES)))
-
-
-@functools.lru_cache(maxsize=256)
-def _font(name: str, height_px: int) -> ImageFont.FreeTypeFont:
+def _font(name: str, picture: Image.Image, rng: np.random.Generator) -> ImageFont.FreeTypeFont:
     """matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence."""
     file = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf", name)
-    return ImageFont.truetype(str(file), height_px)
+    return ImageFont.truetype(str(file), max(6, round(picture.height * rng.uniform(*HEIGHT_RATES))))

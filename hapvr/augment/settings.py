@@ -1,4 +1,4 @@
-"""Settings of the training clips and of their augmentations."""
+"""Settings of the training clips."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from hapvr.settings import Rate, Settings
+from hapvr.settings import Settings
 
 WINDOWS = 4
 """Stretches of a video that its cached views are cut from in turn; the views of one training item are of one stretch."""
-
-
-class AugmentConfig(Settings):
-    """Which augmentations a strong view gets (S2VS 3.2; HAP-VR B.3); `hapvr.augment` has their ranges and probabilities."""
-
-    randaugment_operations: Annotated[int, Field(ge=0)] = 2
-    overlays: bool = Field(default=True, description="text, emoji and blur on single frames")
-    temporal: bool = Field(default=True, description="false: strong views are temporal crops, as weak ones are")
-    video_in_video_probability: Rate = Field(
-        default=0.3, description="of another video pasted on the clip, with 0.3 to 0.7 of its side"
-    )
 
 
 class ViewsConfig(Settings):
@@ -31,7 +20,6 @@ class ViewsConfig(Settings):
     num_strong: Annotated[int, Field(ge=1)] = 8
     seed: ClassVar[int] = 0
     """Seeds windows, augmentations and donors."""
-    augment: AugmentConfig = AugmentConfig()
 
     @property
     def num_windows(self) -> int:

@@ -53,11 +53,6 @@ def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator)
     return indices[start : start + num_frames].copy()
 
 
-def pause(window: Indices, *, position: int, num_paused: int) -> Indices:
-    """The frame at `position` shown num_paused times more, then on as before."""
-    return np.insert(window, position, np.full(num_paused, window[position]))
-
-
 def shuffle_dropout(
     window: Indices, *, max_segment_frames: int, rng: np.random.Generator, shuffled: float = 0.5, dropped: float = 0.3
 ) -> Indices:
@@ -85,35 +80,29 @@ def shuffle_dropout(
     return np.concatenate(shown)
 
 
-def draw_temporal(
-    window: Indices, *, num_frames: int, rng: np.random.Generator, enabled: bool = True
-) -> tuple[Indices, str]:
-    """At most one temporal augmentation of the window, drawn by its probability, then num_frames of the result.
-
-    enabled: False for none. Returns the indices [num_frames] and the name of what was done.
-    """
-    choice, done = rng.random(), "temporal_crop"
-    for name, probability in PROBABILITIES.items() if enabled else ():
+def draw_temporal(window: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
+    """At most one temporal augmentation of the window, drawn by its probability, then [num_frames] of the result."""
+    choice = rng.random()
+    for name, probability in PROBABILITIES.items():
         if choice < probability:
-            window, done = _augment(name, window, num_frames=num_frames, rng=rng)
+            window = _augment(name, window, num_frames=num_frames, rng=rng)
             break
         choice -= probability
-    return crop_or_loop(window, num_frames=num_frames, rng=rng), done
+    return crop_or_loop(window, num_frames=num_frames, rng=rng)
 
 
-def _augment(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> tuple[Indices, str]:
+def _augment(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
     if name == "shuffle_dropout":
-        return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng), name
+        return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng)
     if name == "fast_forward":
-        rate = int(rng.choice(FAST_FORWARD_RATES))
-        return window[::rate], f"{name}(rate={rate})"
+        return window[:: int(rng.choice(FAST_FORWARD_RATES))]
     if name == "slow_motion":
-        return np.repeat(window, SLOW_MOTION_RATE), f"{name}(rate={SLOW_MOTION_RATE})"
+        return np.repeat(window, SLOW_MOTION_RATE)
     if name == "reverse":
-        return window[::-1], name
+        return window[::-1]
     position = int(rng.integers(len(window)))
     num_paused = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, num_frames // 2) + 1))
     # cut to num_frames around the pause first, so that the clip shows at least a part of it
     start = min(max(0, position - num_frames // 2), max(0, len(window) - num_frames))
     around = window[start : start + num_frames]
-    return pause(around, position=position - start, num_paused=num_paused), f"{name}(frames={num_paused})"
+    return np.insert(around, position - start, np.full(num_paused, window[position]))

@@ -6,7 +6,6 @@ With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hap
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import Columns, frame_columns, frame_fields, tensor_field
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
-ROW_GROUP_ROWS = 256
 MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
@@ -53,28 +51,13 @@ def feature_columns(
     return frame_columns(video_id, timestamps_s, known, regions)
 
 
-class FeatureFile:
-    """The features of one shard, by video id. Memory holds at most one row group in addition to what was asked for."""
+class FeatureFile(VideoRows):
+    """The features of one shard, by video id; `dims` is D of the regions."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `regions` carries frame extras; DataError where the shard has none."""
-        index = shard.read()
-        file, places = shard.open_data(index), index.places()
-        self._part = frame_part(shard, index.provenance.settings, extras=extras)
-        self._shard = shard
-        self._times = VideoRows(shard, ["timestamp_s"], file=file, places=places)
-        self._hashes = VideoRows(shard, ["hash"], file=file, places=places)
-        self._regions = VideoRows(shard, ["regions"], file=file, places=places)
-
-    @property
-    def dims(self) -> int:
-        """D of the regions."""
-        return self._regions.dims
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos that have features, in file order."""
-        return self._times.video_ids
+        super().__init__(shard, "timestamp_s", "hash", "regions")
+        self._part = frame_part(shard, self.settings, extras=extras)
 
     def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
         """(regions [T, R, D] with their frame extras, seconds [T]) of a video. Raises DataError if it has none."""
@@ -82,20 +65,16 @@ class FeatureFile:
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        times: list[float] = self._times.read(video_id).column("timestamp_s").to_pylist()
-        if not all(map(math.isfinite, times)):
-            raise DamagedError(
-                f"storage: {self._shard.data_name} has times of {video_id} that are not finite; {self._shard.hint}"
-            )
+        times: list[float] = self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist()
         return times
 
     def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
         """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
-        return np.asarray(self._hashes.read(video_id, first, last).column("hash"), np.uint64)
+        return np.asarray(self.rows(video_id, first, last, "hash").column("hash"), np.uint64)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
-        return self._regions.tensors(video_id, first, last, self._part)
+        return self.tensors(video_id, first, last, self._part)
 
 
 class FeatureStore:

@@ -15,14 +15,12 @@ from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import frame_fields
 
 STAGE = "frames"
-ROW_GROUP_ROWS = 256
 THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS = 8
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = (
     pa.field("width_px", pa.int32(), nullable=False),
     pa.field("height_px", pa.int32(), nullable=False),
-    pa.field("decoder", pa.string(), nullable=False),
     pa.field("file_sha256", pa.string(), nullable=False),
     pa.field("frames_sha256", pa.string(), nullable=False),
 )
@@ -53,20 +51,15 @@ def frames_digest(shard: Shard) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest()
 
 
-class FrameFile:
-    """The frames of one shard, by video id; memory holds one row group."""
+class FrameFile(VideoRows):
+    """The frames of one shard, by video id."""
 
     def __init__(self, shard: Shard) -> None:
-        self._rows = VideoRows(shard, ["timestamp_s", "jpeg"])
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos that have frames, in file order."""
-        return self._rows.video_ids
+        super().__init__(shard, "timestamp_s", "jpeg")
 
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""
-        table = self._rows.read(video_id)
+        table = self.rows(video_id)
         return VideoFrames(
             video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist())
         )

@@ -35,9 +35,7 @@ class ShardRecipe:
     """What a shard is made of and how it lies on disk.
 
     settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
-    has an index alone. index_columns: the step's own columns of the index. row_group_rows: rows per row group of the
-    data file, or None for a row group per video. made_with: more about the environment, asked for when the
-    shard is made.
+    has an index alone. index_columns: the step's own columns of the index.
     """
 
     shard: Shard
@@ -45,12 +43,10 @@ class ShardRecipe:
     inputs: Mapping[str, str]
     columns: Sequence[pa.Field] = ()
     index_columns: Sequence[pa.Field] = ()
-    row_group_rows: int | None = None
-    made_with: Callable[[], Mapping[str, str]] = dict
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.shard.stage, self.settings, self.inputs, environment() | dict(self.made_with()))
+        return Provenance(self.shard.stage, self.settings, self.inputs, environment())
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ def build_shard(
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
             return StageResult.of(shard, shard.rows(), done=False)
-        earlier = VideoRows(shard, [field.name for field in recipe.columns]) if kept and recipe.columns else None
+        earlier = VideoRows(shard) if kept and recipe.columns else None
         with closing(make(pending)) as made:
             entries = ([_earlier_entry(kept[one], earlier) if one in kept else next(made)] for one in video_ids)
             (rows,) = _write([recipe], entries, num_videos=len(video_ids), lost=lost, progress=progress)
@@ -170,7 +166,7 @@ def _unchanged_rows(
 def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
     if earlier is None or row["status"] != STATUS_OK:
         return VideoEntry(row)
-    return VideoEntry(row, earlier.read(row["video_id"]).columns)
+    return VideoEntry(row, earlier.rows(row["video_id"]).columns)
 
 
 def _write(
@@ -186,21 +182,19 @@ def _write(
     num_frames = 0
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(recipe.shard.write_data(recipe.columns, row_group_rows=recipe.row_group_rows))
-            if recipe.columns
-            else None
+            stack.enter_context(recipe.shard.write_data(recipe.columns)) if recipe.columns else None
             for recipe in recipes
         ]
         for of_video in entries:
-            for entry, of_shard, writer in zip(of_video, rows, writers, strict=True):
-                if writer is not None and entry.data is not None:
-                    writer.write(entry.data)
+            for entry, of_shard, write in zip(of_video, rows, writers, strict=True):
+                if write is not None and entry.data is not None:
+                    write(entry.data)
                 of_shard.append(entry.index)
             num_frames += of_video[0].num_frames
             progress(len(rows[0]), num_videos, num_frames)
-    for recipe, of_shard, writer in zip(recipes, rows, writers, strict=True):
+    for recipe, of_shard in zip(recipes, rows, strict=True):
         of_shard += lost
-        if writer is None:
+        if not recipe.columns:
             recipe.shard.delete_data()
-        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns, data=writer)
+        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns)
     return rows

@@ -8,7 +8,7 @@ missing for the step that makes it; those that read it get a DamagedError.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import RowWriter, decode_tensors, tensor_shape
+from hapvr.data.tensors import Columns, decode_tensors, row_writer, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.tables import check_columns, read_table, write_table
@@ -96,8 +96,6 @@ class Shard:
         """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what
         was written.
         """
-        if not self.root.exists(self.index_name):
-            raise DataError(f"storage: {self.stage} of shard {self.key} is not there; materialise {self.stage} first")
         with self.root.open(self.index_name) as file:
             data = file.read()
         with self.root.corruption_errors(self.index_name, hint=self.hint):
@@ -191,21 +189,12 @@ class Shard:
         return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
 
     def write_index(
-        self,
-        rows: Iterable[dict[str, Any]],
-        *,
-        provenance: Provenance,
-        fields: Sequence[pa.Field] = (),
-        data: RowWriter | None = None,
+        self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place.
-
-        data: what wrote the data file, which knows its digest; None: the file is read for it.
-        """
+        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place."""
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
-            sha256 = self.root.sha256(self.data_name) if data is None else data.sha256
-            metadata[DATA_DIGEST_KEY] = sha256.encode()
+            metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
             metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
         schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
         table = pa.Table.from_pylist(list(rows), schema=schema)
@@ -223,13 +212,13 @@ class Shard:
             self.root.delete(self.data_name)
 
     @contextmanager
-    def write_data(self, fields: Sequence[pa.Field], *, row_group_rows: int | None) -> Iterator[RowWriter]:
-        """A writer of data rows, see `RowWriter`. Until the block ends well, the old data and index stay readable."""
+    def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
+        """See `row_writer`. Until the block ends well, the old data and index stay readable."""
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            RowWriter(stream, pa.schema(fields), row_group_rows=row_group_rows) as writer,
+            row_writer(stream, fields) as write,
         ):
-            yield writer
+            yield write
 
 
 def index_row(
@@ -247,58 +236,49 @@ def index_row(
 
 
 class VideoRows:
-    """The rows of single videos out of a data file whose videos are contiguous, located by its index.
+    """The rows of single videos out of a data file whose videos are contiguous, located by its index; none is held."""
 
-    Reading in file order reads each row group once; after any other read nothing is held.
-    """
-
-    def __init__(
-        self, shard: Shard, columns: Sequence[str], *, file: pq.ParquetFile | None = None, places: Places | None = None
-    ) -> None:
-        """file, places: of the shard, where they were read. Raises DataError where it is unfinished or damaged."""
-        self._shard = shard
-        self._columns = ["video_id", *columns]
-        self._file = file or shard.open_data()
-        self._places = shard.read().places() if places is None else places
+    def __init__(self, shard: Shard, *columns: str) -> None:
+        """columns: those that are read besides the video's id; none: all. Raises DataError for an unfinished or damaged shard."""
+        index = shard.read()
+        self.settings = index.provenance.settings
+        self._shard, self._places = shard, index.places()
+        self._file = shard.open_data(index)
         self._schema = self._file.schema_arrow
+        self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():
-            kinds = {name: COLUMN_TYPES.get(name) or self._schema.field(name).type for name in self._columns}
-            check_columns(self._schema.empty_table(), [pa.field(name, kind) for name, kind in kinds.items()])
+            names = {"video_id", *self._columns}
+            wanted = [pa.field(name, COLUMN_TYPES.get(name) or self._schema.field(name).type) for name in names]
+            check_columns(self._schema.empty_table(), wanted)
         groups = range(self._file.metadata.num_row_groups)
-        self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in groups], dtype=int)
-        self._group, self._next = -1, 0
-        self._table: pa.Table | None = None
+        self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)
 
     @property
     def dims(self) -> int:
-        """The last axis of the first column, which holds tensors. Raises DamagedError where it does not."""
+        """The last axis of the last column, which holds tensors. Raises DamagedError where it does not."""
         with self._shard.corruption_errors():
-            return tensor_shape(self._schema.field(self._columns[1]))[0][-1]
+            return tensor_shape(self._schema.field(self._columns[-1]))[0][-1]
 
     @property
     def video_ids(self) -> list[str]:
         """Videos that have rows, in file order."""
         return list(self._places)
 
-    def read(self, video_id: str, first: int = 0, last: int | None = None) -> pa.Table:
-        """The rows of a video from `first` to `last` - 1. Raises DataError if it has none or the file is damaged."""
+    def rows(self, video_id: str, first: int = 0, last: int | None = None, *columns: str) -> pa.Table:
+        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none: all of them.
+
+        Raises DataError if it has none or the file is damaged.
+        """
         if video_id not in self._places:
             raise DataError(
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
             )
         start, count = self._places[video_id]
         start, stop = start + first, start + (count if last is None else min(last, count))
-        parts, in_order = [], start == self._next
-        while start < stop:
-            group = int(np.searchsorted(self._ends, start, side="right"))
-            if group != self._group or self._table is None:
-                with self._shard.corruption_errors():
-                    self._table, self._group = self._file.read_row_group(group, columns=self._columns), group
-            begin = int(self._ends[group]) - self._table.num_rows
-            parts.append(self._table.slice(start - begin, min(stop, int(self._ends[group])) - start))
-            start += parts[-1].num_rows
-        self._table, self._next = (self._table if in_order else None), stop
-        table = pa.concat_tables(parts) if parts else self._schema.empty_table()
+        group, end = int(np.searchsorted(self._starts, start, "right")) - 1, int(np.searchsorted(self._starts, stop))
+        with self._shard.corruption_errors():
+            groups = self._file.read_row_groups(range(group, end), ["video_id", *(columns or self._columns)])
+        table = groups.slice(start - int(self._starts[group]), max(stop - start, 0))
         others = [found for found in table.column("video_id").unique().to_pylist() if found != video_id]
         if others or any(column.null_count for column in table.columns):
             name = self._shard.data_name
@@ -306,8 +286,9 @@ class VideoRows:
         return table
 
     def tensors(self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...) -> npt.NDArray[Any]:
-        """A part, as NumPy indexes it, of [T, *shape] of the first column, which holds tensors, as an array of its own."""
-        table, name = self.read(video_id, first, last), self._columns[1]
+        """A part, as NumPy indexes it, of [T, *shape] of the last column, which holds tensors, as an array of its own."""
+        name = self._columns[-1]
+        table = self.rows(video_id, first, last, name)
         with self._shard.corruption_errors():
             # a view would keep the whole row group in memory
             return np.array(decode_tensors(table.column(name), self._schema.field(name))[part])

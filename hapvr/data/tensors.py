@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,6 +17,8 @@ from pydantic import Field, TypeAdapter
 
 TENSOR_KEY = b"hapvr.tensor"
 MAX_PAGE_BYTES = 1 << 30
+ROW_GROUP_ROWS = 256
+"""At most; longer videos have several row groups."""
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
 """Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
@@ -86,77 +86,26 @@ def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]
     return flat.reshape(len(chunk), *shape)
 
 
-class RowWriter:
-    """Writes rows into row groups of `row_group_rows` rows, or, if that is None, into a row group per call of `write`.
+@contextmanager
+def row_writer(stream: Any, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
+    """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
+    their own. The file is complete when the block ends."""
+    schema = pa.schema(fields)
+    with pq.ParquetWriter(
+        stream,
+        schema,
+        compression="none",  # tensors and JPEGs do not compress
+        use_dictionary=["video_id"],
+        write_statistics=["video_id"],
+        data_page_size=MAX_PAGE_BYTES,
+        write_page_checksum=True,
+    ) as writer:
 
-    A context manager: the file is complete, and its `sha256` known, when the block ends well.
-    """
+        def write(columns: Columns) -> None:
+            arrays = [_encode(values, field) for values, field in zip(columns, schema, strict=True)]
+            writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
 
-    def __init__(self, stream: Any, schema: pa.Schema, *, row_group_rows: int | None) -> None:
-        self.schema = schema
-        self._rows = row_group_rows
-        self._pending: list[pa.RecordBatch] = []
-        self._count = 0
-        self._file = _HashingFile(stream)
-        self._writer = pq.ParquetWriter(
-            self._file,
-            schema,
-            compression="none",  # tensors and JPEGs do not compress
-            use_dictionary=["video_id"],
-            write_statistics=["video_id"],
-            data_page_size=MAX_PAGE_BYTES,
-            write_page_checksum=True,
-        )
-
-    def __enter__(self) -> RowWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._flush(whole_groups=False)
-            self._writer.close()
-        else:
-            with suppress(OSError, pa.ArrowException):
-                self._writer.close()
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of the file."""
-        return self._file.digest.hexdigest()
-
-    def write(self, columns: Columns) -> None:
-        """Append N rows. columns: the values of each column of the schema, in its order."""
-        arrays = [_encode(values, field) for values, field in zip(columns, self.schema, strict=True)]
-        self._pending.append(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        self._count += self._pending[-1].num_rows
-        if self._rows is None or self._count >= self._rows:
-            self._flush(whole_groups=self._rows is not None)
-
-    def _flush(self, *, whole_groups: bool) -> None:
-        table = pa.Table.from_batches(self._pending, schema=self.schema)
-        size = self._rows or max(1, table.num_rows)
-        end = table.num_rows // size * size if whole_groups else table.num_rows
-        if end:
-            self._writer.write_table(table.slice(0, end), row_group_size=size)
-        rest = table.slice(end)
-        self._pending = rest.to_batches()
-        self._count = rest.num_rows
-
-
-class _HashingFile(io.RawIOBase):
-    """Writes to a stream and computes the SHA-256 of what passes."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.digest.update(data)
-        self._stream.write(data)
-        return len(data)
+        yield write
 
 
 def _encode(values: Any, field: pa.Field) -> pa.Array:

@@ -46,35 +46,23 @@ def view_columns(video_id: str, donors: Sequence[str], values: npt.NDArray[np.fl
     return [video_id] * len(donors), donors, values
 
 
-class ViewFile:
-    """The views of one shard: a row group is a video, so one read gives all its views."""
+class ViewFile(VideoRows):
+    """The views of one shard; `dims` is D, the last axis of the stored tensors."""
 
     def __init__(self, shard: Shard, *, extras: bool = False) -> None:
         """extras: `read` gives frame extras, too, see `hapvr.model.frame_extras`; DataError where there are none."""
-        index = shard.read()
-        file, settings = shard.open_data(index), index.provenance.settings
-        self.extras_dims: int = settings.get(EXTRAS_SETTING, 0)
+        super().__init__(shard)
+        self.extras_dims: int = self.settings.get(EXTRAS_SETTING, 0)
         """C of the pooled vectors, 0 without any."""
-        self._part = frame_part(shard, settings, extras=extras)
+        self._part = frame_part(shard, self.settings, extras=extras)
         self.donors: dict[str, list[str]] = {}
         """Of each view of a video the one that is combined with it, "" for none."""
         with shard.corruption_errors():
-            for row in file.read(columns=["video_id", "donor_id"]).to_pylist():
+            for row in self._file.read(columns=["video_id", "donor_id"]).to_pylist():
                 self.donors.setdefault(row["video_id"], []).append(row["donor_id"])
-        self._values = VideoRows(shard, file.schema_arrow.names[2:], file=file, places=index.places())
-
-    @property
-    def dims(self) -> int:
-        """D, the last axis of the stored tensors."""
-        return self._values.dims
-
-    @property
-    def video_ids(self) -> list[str]:
-        """Videos in file order."""
-        return self._values.video_ids
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""
         import torch  # those who only verify files need none
 
-        return torch.from_numpy(self._values.tensors(video_id, part=self._part))
+        return torch.from_numpy(self.tensors(video_id, part=self._part))

@@ -37,7 +37,7 @@ from hapvr.demo.edits import (
     true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
-from hapvr.demo.scene import Pixels
+from hapvr.demo.scene import SEED, Pixels
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
@@ -45,7 +45,7 @@ from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
-from hapvr.video.pool import in_workers, inspect_videos
+from hapvr.video.pool import in_workers, sample_videos
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
@@ -61,7 +61,6 @@ MAX_FRAMES = 600
 MAX_FPS = 10.0
 MAX_SHORT_SIDE_PX = 240
 MIN_SHORT_SIDE_PX = 64
-SEED = 0
 COPIES_PER_CLIP = 4
 MIN_CLIPS = 4
 _MIN_TRAIN = 2
@@ -110,17 +109,8 @@ class UserSplit:
     unusable: Unusable
 
 
-@dataclass(frozen=True)
-class CopyTask:
-    """Copies of one clip that are to be made in the folder `videos`.
-
-    donor: the clip that edits combining two videos show with it; None if `kinds` has no such edit.
-    """
-
-    clip: UserClip
-    donor: UserClip | None
-    videos: Path
-    kinds: tuple[str, ...]
+CopyTask = tuple[UserClip, UserClip | None, tuple[str, ...]]
+"""A clip, the donor that edits combining two videos show with it (None without such edits), and the kinds of its copies."""
 
 
 def make_clips_benchmark(
@@ -256,17 +246,17 @@ def _build_benchmark(
     copy would count as a false match; without donors there are no such edits. Raises DataError if no query can be decoded.
     """
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
-    tasks = []
+    tasks: list[CopyTask] = []
     for query in queries:
         kinds = _kinds(query[0], edits=edits, combine=bool(donors))
         donor = None
         if any(ALL_EDITS[kind].combines for kind in kinds):
             # other donors leave the draw as it is, unless they are preferred
             donor = min(donors, key=lambda one: numpy_rng(SEED, "donor", query[0].sha256, one.sha256).uniform())
-        tasks.append(CopyTask(query[0], donor, folder / "videos", kinds))
+        tasks.append((query[0], donor, kinds))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
-    files |= {f"donor:{task.clip.file}": task.donor.sha256 for task in tasks if task.donor is not None}
+    files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks if donor is not None}
     settings = {"version": GENERATOR_VERSION, "name": name, "edits": edits}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
@@ -274,11 +264,12 @@ def _build_benchmark(
         times: dict[str, dict[str, list[Times]]] = {}
         failures: dict[str, tuple[str, str]] = {}
         limits = SamplingConfig(timeout_s=COPIES_TIMEOUT_S)
-        for done, (task, result) in enumerate(in_workers(make_copies, tasks, config=limits), start=1):
+        copies = in_workers(partial(make_copies, videos=folder / "videos"), tasks, config=limits)
+        for done, ((clip, _, _), result) in enumerate(copies, start=1):
             if isinstance(result, VideoError):
-                failures[task.clip.file] = (result.reason, str(result))
+                failures[clip.file] = (result.reason, str(result))
             else:
-                times[task.clip.file] = result
+                times[clip.file] = result
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
         if not any(times.values()):
@@ -343,7 +334,7 @@ def find_clips(
     items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}
     unusable: Unusable = {}
-    for found in inspect_videos(items, config=SamplingConfig()):
+    for found in sample_videos(items, config=SamplingConfig(), frames=False):
         if found.reason:
             unusable[found.path] = found.reason
         else:
@@ -384,22 +375,21 @@ def _saved_frames(path: Path) -> bytes:
     return saved.getvalue()
 
 
-def make_copies(task: CopyTask) -> dict[str, list[Times]]:
-    """Decode a clip, edit it and encode the copies that are missing. Returns the true times of all copies by kind.
+def make_copies(task: CopyTask, *, videos: Path) -> dict[str, list[Times]]:
+    """Decode a clip, edit it and encode the copies that are missing below `videos`. Returns the true times of all by kind.
 
     Raises RuntimeError if the clip cannot be decoded.
     """
-    frames, fps = load_frames(task.clip.path)
-    donor = frames if task.donor is None else load_frames(task.donor.path)[0]
+    clip, other, kinds = task
+    frames, fps = load_frames(clip.path)
+    donor = frames if other is None else load_frames(other.path)[0]
     times = {}
-    for kind in task.kinds:
-        draw = (SEED, "copy", task.clip.sha256, kind)
-        rows = ALL_EDITS[kind].rows(len(frames), len(donor), fps, numpy_rng(*draw))
-        times[kind] = true_times(rows, fps=fps)
-        path = task.videos / task.clip.copy(kind)
+    for kind in kinds:
+        edit, draw = ALL_EDITS[kind], (SEED, "copy", clip.sha256, kind)
+        times[kind] = true_times(edit.rows(len(frames), len(donor), fps, numpy_rng(*draw)), fps=fps)
+        path = videos / clip.copy(kind)
         if not path.is_file():
-            edited = ALL_EDITS[kind].apply(frames, donor, fps, numpy_rng(*draw))
-            write_mp4(path, edited, fps=fps, crf=ALL_EDITS[kind].crf)
+            write_mp4(path, edit.apply(frames, donor, fps, numpy_rng(*draw)), fps=fps, crf=edit.crf)
     return times
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle, groupby, islice, pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from hapvr.benchmark.definitions.catalog import is_complete, write_clips
 from hapvr.demo.edits import (
@@ -26,7 +25,7 @@ from hapvr.demo.edits import (
     true_times,
 )
 from hapvr.demo.output import prepare_folder, write_mp4
-from hapvr.demo.scene import NUM_DRESSINGS, Camera, Pixels, Scene, film
+from hapvr.demo.scene import NUM_DRESSINGS, SEED, Camera, Pixels, Scene, film
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
@@ -88,22 +87,20 @@ def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
     num_validation = max(round(num_incidents * 4 / 26), 1)
     num_test = max(round(num_incidents * 8 / 26), 1)
     num_train = num_incidents - num_validation - num_test
-    train, validation, test = (
-        list(range(start, end)) for start, end in pairwise((0, num_train, num_train + num_validation, num_incidents))
-    )
-    return {"train": train, "validation": validation, "test": test}
+    borders = pairwise((0, num_train, num_train + num_validation, num_incidents))
+    return {split: list(range(*border)) for split, border in zip(get_args(Split), borders, strict=True)}
 
 
-def plan_split(split: Split, *, incidents: list[int], seed: int) -> list[Clip]:
+def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
     """The clips of one split, in the order of their incidents."""
     if split == "train":
-        return [clip for number in incidents for clip in _train_clips(number, seed=seed)]
+        return [clip for number in incidents for clip in _train_clips(number)]
     light, strong = cycle(LIGHT_EDITS), cycle(STRONG_EDITS)
     clips: list[Clip] = []
     for number in incidents:
         copies = ((next(light), *islice(strong, 2)), (next(light), next(strong)))
-        clips += _labelled_clips(number, copies=copies, seed=seed)
-        clips += _distractors(number, count=DISTRACTORS_PER_INCIDENT[split], seed=seed)
+        clips += _labelled_clips(number, copies)
+        clips += _distractors(number, count=DISTRACTORS_PER_INCIDENT[split])
     return clips
 
 
@@ -130,38 +127,38 @@ def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
     return [(clip, other) for clip in clips if clip.role == "query" for other in database]
 
 
-def _train_clips(number: int, *, seed: int) -> Iterator[Clip]:
+def _train_clips(number: int) -> Iterator[Clip]:
     """Three cameras, each on another time span: footage of one incident, never of one moment."""
     for camera in range(3):
         footage = Footage(f"incident-{number:03d}", number % NUM_DRESSINGS, camera, camera * SPAN_S, TRAIN_CLIP_S)
         file = f"{footage.incident}-camera-{camera + 1}.mp4"
-        yield Clip(file, "database", footage, channel=_channel(seed, file))
+        yield Clip(file, "database", footage, channel=_channel(file))
 
 
-def _labelled_clips(number: int, *, copies: tuple[tuple[str, ...], ...], seed: int) -> Iterator[Clip]:
+def _labelled_clips(number: int, copies: tuple[tuple[str, ...], ...]) -> Iterator[Clip]:
     """Two queries (camera 1 in span 1, camera 2 in span 2), their copies, and what the other cameras filmed."""
     incident = f"incident-{number:03d}"
     for camera in range(3):
         for span in range(2):
             if camera == 2 and span == 1 and number % 2:
                 continue
-            jitter = float(numpy_rng(seed, "start", incident, camera, span).uniform(0, 3))
+            jitter = float(numpy_rng(SEED, "start", incident, camera, span).uniform(0, 3))
             footage = Footage(incident, number % NUM_DRESSINGS, camera, span * SPAN_S + jitter, LABELLED_CLIP_S)
             name = f"{incident}-camera-{camera + 1}-span-{span + 1}"
             role: Role = "query" if camera == span else "database"
-            yield Clip(f"{name}.mp4", role, footage, channel=_channel(seed, f"{name}.mp4"))
+            yield Clip(f"{name}.mp4", role, footage, channel=_channel(f"{name}.mp4"))
             for kind in copies[span] if camera == span else ():
                 copy = f"{name}-{kind}.mp4"
-                touch_up = _touch_up(seed, copy) if EDITS[kind].label == "DS" else None
-                yield Clip(copy, "database", footage, kind, touch_up, _channel(seed, copy))
+                touch_up = _touch_up(copy) if EDITS[kind].label == "DS" else None
+                yield Clip(copy, "database", footage, kind, touch_up, _channel(copy))
 
 
-def _distractors(number: int, *, count: int, seed: int) -> Iterator[Clip]:
+def _distractors(number: int, *, count: int) -> Iterator[Clip]:
     """Other incidents in places furnished like this one."""
     for index in range(count):
         incident = f"distractor-{number:03d}-{index + 1}"
         footage = Footage(incident, number % NUM_DRESSINGS, index % 3, 0.0, LABELLED_CLIP_S)
-        yield Clip(f"{incident}.mp4", "database", footage, channel=_channel(seed, incident))
+        yield Clip(f"{incident}.mp4", "database", footage, channel=_channel(incident))
 
 
 def _edits(clip: Clip) -> str:
@@ -169,37 +166,31 @@ def _edits(clip: Clip) -> str:
     return "+".join(filter(None, (clip.edit, clip.touch_up, None if clip.channel is None else "channel")))
 
 
-def _touch_up(seed: int, file: str) -> str | None:
-    rng = numpy_rng(seed, "touch-up", file)
+def _touch_up(file: str) -> str | None:
+    rng = numpy_rng(SEED, "touch-up", file)
     return str(rng.choice(LIGHT_EDITS)) if rng.uniform() < TOUCH_UP_RATE else None
 
 
-def _channel(seed: int, file: str) -> int | None:
-    rng = numpy_rng(seed, "channel", file)
+def _channel(file: str) -> int | None:
+    rng = numpy_rng(SEED, "channel", file)
     return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < CHANNEL_RATE else None
 
 
 def make_demo_corpus(
-    folder: Path,
-    *,
-    name: str,
-    num_incidents: int = 26,
-    seed: int = 0,
-    workers: int = 2,
-    progress: Progress = no_progress,
+    folder: Path, *, name: str, num_incidents: int = 26, progress: Progress = no_progress
 ) -> tuple[Path, ...]:
     """Make the files of the corpus that are missing below `folder`, and return the folders of its splits.
 
     name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the files in `videos/` of each;
-    validation and test are `clips` benchmarks. num_incidents: at least 3, of which
-    about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and library versions give equal bytes, whatever
-    the number of worker processes. progress: counts files. Raises DataError where a folder holds something else.
+    validation and test are `clips` benchmarks. num_incidents: at least 3, of which about 14/26 train, 4/26 validate and 8/26
+    test. Equal arguments and library versions give equal bytes. progress: counts files. Raises DataError where a folder
+    holds something else.
     """
-    settings = {"generator_version": GENERATOR_VERSION, "name": name, "num_incidents": num_incidents, "seed": seed}
+    settings = {"generator_version": GENERATOR_VERSION, "name": name, "num_incidents": num_incidents}
     provenance = Provenance("demo_corpus", settings, environment=environment())
     plans: dict[Path, list[Clip]] = {}
     for split, incidents in split_incidents(num_incidents).items():
-        plans[folder / f"{name}-{split}"] = plan_split(split, incidents=incidents, seed=seed)
+        plans[folder / f"{name}-{split}"] = plan_split(split, incidents)
     tasks = []
     for split_folder, plan in plans.items():
         prepare_folder(split_folder, fingerprint=provenance.fingerprint)
@@ -209,8 +200,8 @@ def make_demo_corpus(
     total = sum(len(plan) for plan in plans.values())
     done = total - sum(len(clips) for _, clips in tasks)
     progress(done, total)
-    limits = SamplingConfig(workers=workers, timeout_s=INCIDENT_TIMEOUT_S)
-    for (_, planned), failure in in_workers(partial(render_incident, seed=seed), tasks, config=limits):
+    limits = SamplingConfig(timeout_s=INCIDENT_TIMEOUT_S)
+    for (_, planned), failure in in_workers(render_incident, tasks, config=limits):
         if isinstance(failure, VideoError):
             raise DataError(f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; run it again")
         done += len(planned)
@@ -226,26 +217,26 @@ def make_demo_corpus(
                     (query.file, copy.file, *times)
                     for query, copy in _pairs(plan)
                     if copy.footage == query.footage  # that of other cameras is not a copy
-                    for times in _copy_times(query, copy, seed=seed)
+                    for times in _copy_times(query, copy)
                 ],
                 provenance=json.loads(provenance.to_json()),
             )
     return tuple(plans)
 
 
-def render_incident(task: tuple[Path, tuple[Clip, ...]], *, seed: int) -> None:
+def render_incident(task: tuple[Path, tuple[Clip, ...]]) -> None:
     """Film, edit and encode clips of one incident. task: the folder for them, and the clips."""
     folder, planned = task
     first, donor = planned[0].footage, None
-    scene = _scene(first, seed=seed)
+    scene = _scene(first)
     if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned):
         # a few seconds of an incident that no query shows
         other = Footage(f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S)
-        donor = _take(_scene(other, seed=seed), other, seed=seed)
+        donor = _take(_scene(other), other)
     for take, clips in groupby(planned, key=lambda clip: clip.footage):
-        frames = _take(scene, take, seed=seed)
+        frames = _take(scene, take)
         for clip in clips:
-            rng = numpy_rng(seed, "edit", clip.file)
+            rng = numpy_rng(SEED, "edit", clip.file)
             edited, crf = frames, NORMAL_CRF
             for kind in (clip.edit, clip.touch_up):
                 if kind is not None and kind != "none":
@@ -256,19 +247,19 @@ def render_incident(task: tuple[Path, tuple[Clip, ...]], *, seed: int) -> None:
             write_mp4(folder / clip.file, edited, fps=FPS, crf=crf)
 
 
-def _scene(footage: Footage, *, seed: int) -> Scene:
-    return Scene(seed=seed, incident=footage.incident, dressing=footage.dressing, duration_s=3 * SPAN_S)
+def _scene(footage: Footage) -> Scene:
+    return Scene(footage.incident, footage.dressing, duration_s=3 * SPAN_S)
 
 
-def _take(scene: Scene, footage: Footage, *, seed: int) -> Pixels:
-    camera = Camera(seed=seed, incident=footage.incident, camera=footage.camera)
+def _take(scene: Scene, footage: Footage) -> Pixels:
+    camera = Camera(footage.incident, footage.camera)
     name = f"{footage.incident}/{footage.camera}/{footage.start_s:.3f}"
     return film(scene, camera, start_s=footage.start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 
 
-def _copy_times(query: Clip, copy: Clip, *, seed: int) -> list[Times]:
+def _copy_times(query: Clip, copy: Clip) -> list[Times]:
     frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
-    drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(seed, "edit", copy.file))
+    drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(SEED, "edit", copy.file))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
     return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])

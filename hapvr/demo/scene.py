@@ -19,6 +19,7 @@ Pixels = NDArray[np.uint8]
 Plane = NDArray[Any]
 Rng = np.random.Generator
 
+SEED = 0
 PANORAMA_HEIGHT_PX = 320
 PIXELS_PER_DEGREE = 5
 PANORAMA_WIDTH_PX = 220 * PIXELS_PER_DEGREE
@@ -144,12 +145,12 @@ class Scene:
     of the incident, so that the seconds differ. light: RGB gain per half second, [n, 3].
     """
 
-    def __init__(self, *, seed: int, incident: str, dressing: int, duration_s: float) -> None:
-        self.panorama = _panorama(numpy_rng(seed, "layout", incident), numpy_rng(seed, "dressing", dressing))
-        rng = numpy_rng(seed, "actors", incident)
+    def __init__(self, incident: str, dressing: int, *, duration_s: float) -> None:
+        self.panorama = _panorama(numpy_rng(SEED, "layout", incident), numpy_rng(SEED, "dressing", dressing))
+        rng = numpy_rng(SEED, "actors", incident)
         entrances = np.sort(rng.uniform(-6, duration_s, int(duration_s * 0.5) + 5))
         self.actors = [Actor(rng, enters_s=float(enters_s)) for enters_s in entrances]
-        self.light = _light(numpy_rng(seed, "light", incident), duration_s=duration_s)
+        self.light = _light(numpy_rng(SEED, "light", incident), duration_s=duration_s)
 
     def light_at(self, time_s: float) -> NDArray[np.float32]:
         """RGB gain at a time of the incident, [3]."""
@@ -205,9 +206,9 @@ def _light(rng: Rng, *, duration_s: float) -> NDArray[np.float32]:
 
 
 @lru_cache(maxsize=64)
-def prop_sprite(*, seed: int, prop: int) -> Image.Image:
+def prop_sprite(prop: int) -> Image.Image:
     """The RGBA picture [SPRITE_PX, SPRITE_PX] of prop number `prop`, from the one store that all incidents use."""
-    rng = numpy_rng(seed, "prop", prop)
+    rng = numpy_rng(SEED, "prop", prop)
     colors = palette(rng, num_colors=5)
     skin = Image.fromarray(surface(rng, height_px=SPRITE_PX, width_px=SPRITE_PX, colors=colors))
     mask = Image.new("L", (SPRITE_PX, SPRITE_PX), 0)
@@ -266,9 +267,8 @@ class Camera:
     Angles in degrees, positions in radii of the scene, shake in pixels of the picture.
     """
 
-    def __init__(self, *, seed: int, incident: str, camera: int) -> None:
-        rng = numpy_rng(seed, "camera", incident, camera)
-        self.seed = seed
+    def __init__(self, incident: str, camera: int) -> None:
+        rng = numpy_rng(SEED, "camera", incident, camera)
         self.width_px, self.height_px = _CAMERA_SIZES_PX[int(rng.integers(len(_CAMERA_SIZES_PX)))]
         self.angle = (0.0, 1.0, -1.0)[camera % 3] * rng.uniform(22, 42) + rng.uniform(-6, 6)
         self.zoom = rng.uniform(0.85, 1.35)
@@ -284,7 +284,7 @@ class Camera:
 
 def film(scene: Scene, camera: Camera, *, start_s: float, duration_s: float, fps: float, name: str) -> Pixels:
     """What a camera sees: [round(duration_s * fps), height_px, width_px, 3]. `name` seeds shake and sensor noise."""
-    rng = numpy_rng(camera.seed, "film", name)
+    rng = numpy_rng(SEED, "film", name)
     count = max(round(duration_s * fps), 1)
     times = start_s + np.arange(count) / fps
     jitter, kernel = rng.normal(0, camera.shake_px, (count, 2)), np.array([1, 3, 4, 3, 1]) / 12
@@ -325,7 +325,7 @@ def _expose(
         if height < 6 or not -height < middle < camera.width_px + height:
             continue
         step = 0.06 * height * abs(np.sin(4 * time_s + actor.prop))
-        sprite = _sprite(camera.seed, actor.prop, round(np.log(height) / np.log(1.05)))
+        sprite = _sprite(actor.prop, round(np.log(height) / np.log(1.05)))
         picture.paste(sprite, (int(middle - sprite.width / 2), int(feet - sprite.height - step)), sprite)
     return picture
 
@@ -351,7 +351,7 @@ def _response(camera: Camera, light: NDArray[np.float32]) -> list[int]:
 
 
 @lru_cache(maxsize=256)
-def _sprite(seed: int, prop: int, step: int) -> Image.Image:
+def _sprite(prop: int, step: int) -> Image.Image:
     """A prop at one of the sizes 1.05**step: few are drawn twice."""
     size = max(min(round(1.05**step), 4 * SPRITE_PX), 4)
-    return prop_sprite(seed=seed, prop=prop).resize((size, size), Image.Resampling.BILINEAR)
+    return prop_sprite(prop).resize((size, size), Image.Resampling.BILINEAR)

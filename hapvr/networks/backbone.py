@@ -43,7 +43,8 @@ class Backbone(FrozenNetwork):
 
         With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
         """
-        return DESCRIPTORS[self.descriptor](self.output(frames))
+        vectors = DESCRIPTORS[self.descriptor](self.output(frames))
+        return vectors if vectors.dim() == 3 else vectors[:, None]
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
         """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
@@ -138,24 +139,23 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
 
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other. Raises ValueError for maps that give no 3 x 3 regions.
+    Returns [B, sum C_l], a unit vector for each map one after the other.
     """
     vectors = []
     for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
         regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        if regions.shape[-2:] != GRID:
-            raise ValueError(f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions")
+        assert regions.shape[-2:] == GRID, f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions"
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
 
 
 DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
     "regions": region_vectors,
-    "imac": lambda maps: imac(maps)[:, None],
-    "l3_irmac": lambda maps: l3_irmac(maps)[:, None],
+    "imac": imac,
+    "l3_irmac": l3_irmac,
 }
-"""Maps [B, C_l, H_l, W_l] to [B, 9 or 1, C], by the name that `backbone.descriptor` gives it."""
+"""Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
 def frame_extras(vectors: Tensor) -> FrameExtras:

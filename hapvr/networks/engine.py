@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 LEAST_COSINE = 0.95
 """Minimum cosine between the vectors of a converted network and torch's; half precision gives 0.99 and more."""
 
-MAX_KEPT = 4
-"""Compiled frozen networks that a process keeps, e.g. backbone and teacher for all of its shards."""
-
 KEPT_OPERATIONS = "64"
 """Operations prepared for sizes seen before. By default it keeps 5000 of them, which is a megabyte more for each new pair of
 lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own."""
@@ -37,7 +33,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "TensorIterator"})
 """Operations that run others, which our ONNX files have none of: a loop may never end."""
 
 _cores: list[Any] = []
-_kept: OrderedDict[str, CompiledNetwork] = OrderedDict()
+_kept: dict[str, CompiledNetwork] = {}
 _one_at_a_time = threading.RLock()
 
 
@@ -59,9 +55,9 @@ class CompiledNetwork:
         precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.
         """
         core = _core()
-        self.precision = precision if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "float32"
+        half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         properties = {
-            "INFERENCE_PRECISION_HINT": "bf16" if self.precision == "bfloat16" else "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
             "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
@@ -109,9 +105,6 @@ def compile_frozen(
             if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
                 raise EngineError("OpenVINO gives other vectors than torch")
             _kept[key] = made
-            while len(_kept) > MAX_KEPT:
-                _kept.popitem(last=False)
-        _kept.move_to_end(key)
         return _kept[key]
 
 
@@ -143,13 +136,6 @@ def _last_line(error: Exception) -> str:
     """What OpenVINO says of an error at its end."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     return said[-1][:200] if said else type(error).__name__
-
-
-def engine_version() -> str:
-    """The version of OpenVINO, for the provenance."""
-    import openvino
-
-    return str(openvino.__version__).split("-")[0]
 
 
 def _core() -> Any:

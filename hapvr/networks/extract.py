@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hapvr.errors import on_processor
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen, engine_version
+from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen
 from hapvr.networks.packaged import PackagedBackbone, is_packaged, packaged_backbone
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig
 
@@ -49,76 +49,44 @@ def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) 
     return load_backbone(config)
 
 
-class Embedder:
-    """Frames to vectors by a frozen network of torch, see `Embed`.
+def _embedder(
+    frozen: Backbone | Teacher,
+    method: str,
+    device: torch.device,
+    *,
+    before: Callable[[Tensor], Tensor] = lambda frames: frames,
+    after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
+) -> Embed:
+    """Frames to vectors by a frozen network of torch, which is moved to `device`.
 
     A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
-    rounding.
+    rounding. method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors, both on the
+    device.
     """
+    import torch
 
-    def __init__(
-        self,
-        frozen: Backbone | Teacher,
-        method: str,
-        device: torch.device | str,
-        *,
-        before: Callable[[Tensor], Tensor] = lambda frames: frames,
-        after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
-    ) -> None:
-        """Moves the network to `device`. method: of `frozen`, that runs. before: what is done to the frames, and after: to
-        the vectors, both on the device."""
-        import torch
+    frozen.network.to(device)
 
-        self.device = torch.device(device)
-        frozen.network.to(self.device)
-        self._frozen = frozen
-        self._method = method
-        self._before = before
-        self._after = after
-        self._used = ""
-
-    def __call__(self, frames: Frames) -> Vectors:
-        import torch
-
-        with torch.inference_mode():
-            vectors = self._after(self._run(self._before(torch.from_numpy(frames).to(self.device)))).cpu()
-        return np.asarray(vectors.numpy())
-
-    def environment(self) -> dict[str, str]:
-        """What ran the network, for the provenance; empty if nothing did. It is not part of what the vectors are."""
-        return {f"{self._frozen.section}.executor": self._used} if self._used else {}
-
-    @cached_property
-    def _run(self) -> Callable[[Tensor], Tensor]:
-        import torch
-
-        frozen = self._frozen
-        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, self._method)
-        self._used = f"torch {frozen.precision}"
-        if self.device.type != "cpu":
+    @cache
+    def run() -> Callable[[Tensor], Tensor]:
+        in_torch: Callable[[Tensor], Tensor] = getattr(frozen, method)
+        if device.type != "cpu":
             return in_torch
-        exact = getattr(replace(frozen, precision="float32"), self._method)
-        key = f"{self._method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
+        exact = getattr(replace(frozen, precision="float32"), method)
+        key = f"{method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
         try:
             network = compile_frozen(frozen.network, exact, key=key, crop_px=frozen.crop_px, precision=frozen.precision)
         except EngineError as error:
-            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=4)
+            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=3)
             return in_torch
-        self._used = f"openvino {engine_version()} {network.precision}"
         return lambda frames: torch.from_numpy(network(frames.numpy()))
 
+    def embed(frames: Frames) -> Vectors:
+        with torch.inference_mode():
+            vectors = after(run()(before(torch.from_numpy(frames).to(device)))).cpu()
+        return np.asarray(vectors.numpy())
 
-class PackagedEmbedder:
-    """As `Embedder`, by the graph of a packaged network: frames to regions on a processor, without torch."""
-
-    def __init__(self, backbone: PackagedBackbone, whitening: Whitening | None) -> None:
-        self._network = CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
-
-    def __call__(self, frames: Frames) -> Vectors:
-        return self._network(frames)
-
-    def environment(self) -> dict[str, str]:
-        return {"backbone.executor": f"openvino {engine_version()} {self._network.precision}"}
+    return embed
 
 
 def region_embedder(
@@ -127,14 +95,14 @@ def region_embedder(
     device: torch.device | str,
     *,
     extras: bool = False,
-) -> Embedder | PackagedEmbedder:
+) -> Embed:
     """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
 
     whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
     `hapvr.model.frame_extras`.
     """
     if isinstance(backbone, PackagedBackbone):
-        return PackagedEmbedder(backbone, whitening)
+        return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
     import torch
     from torch.nn import functional as F
 
@@ -154,13 +122,13 @@ def region_embedder(
     if whitening is not None:
         mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
     if extras:
-        return Embedder(backbone, "regions_and_means", device, after=with_extras)
-    return Embedder(backbone, "regions", device, after=whitened)
+        return _embedder(backbone, "regions_and_means", device, after=with_extras)
+    return _embedder(backbone, "regions", device, after=whitened)
 
 
-def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embedder:
+def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
     """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
-    return Embedder(teacher, "embed", device, before=teacher.resized)
+    return _embedder(teacher, "embed", choose_device(device), before=teacher.resized)
 
 
 def embed_by_networks(

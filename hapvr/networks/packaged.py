@@ -13,7 +13,7 @@ import io
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -71,15 +71,10 @@ class WeightsIdentity:
     source: str
     sha256: str
 
-    def as_dict(self) -> dict[str, str]:
-        return {"architecture": self.architecture, "source": self.source, "sha256": self.sha256}
-
 
 @dataclass(frozen=True)
 class PackagedBackbone:
     """A packaged network as the backbone on a processor; the same regions and settings as `Backbone` has of it."""
-
-    section: ClassVar[str] = "backbone"
 
     identity: WeightsIdentity
     settings: dict[str, Any]
@@ -123,7 +118,7 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
     stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
-    return identity.as_dict() | stated
+    return asdict(identity) | stated
 
 
 def arrays_sha256(state: State) -> str:

@@ -93,9 +93,6 @@ class TeacherConfig(FrozenNetworkConfig):
     architecture: ArchitectureName = Field(
         default="vit_small_patch16_224.dino", description="name of a timm network that gives one vector per picture"
     )
-    input: Literal["imagenet", "raw"] = Field(
-        default="imagenet", description="`raw` repeats the release: pixels 0..255, no mean or deviation taken out"
-    )
     crop_px: Annotated[int, Field(ge=64, le=1024)] | None = Field(
         default=None, description="side of the frames that the teacher sees; none: the backbone's"
     )
@@ -124,9 +121,6 @@ class PseudoLabelSettings(Settings):
 
     top_rate: Rate = Field(default=0.35, description="r_t, the part of each row with the label 1")
     bottom_rate: Rate = Field(default=0.35, description="r_b, the part of each row with the label -1")
-    exact: bool = Field(
-        default=False, description="the release's exactly round(r*T) of each instead of the threshold of Eq. 14"
-    )
 
     @model_validator(mode="after")
     def _check(self) -> PseudoLabelSettings:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ConfigError
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import PseudoLabelSettings, TeacherConfig
 from hapvr.networks.weights import (
@@ -25,11 +25,10 @@ from hapvr.networks.weights import (
 
 @dataclass(frozen=True)
 class Teacher(FrozenNetwork):
-    """input: `imagenet` (mean and deviation taken out), or `raw` (pixels 0..255, as the release feeds it). dims: D'."""
+    """dims: D'."""
 
     section: ClassVar[str] = "teacher"
 
-    input: str = field(kw_only=True)
     dims: int = field(kw_only=True)
 
     def resized(self, frames: Tensor) -> Tensor:
@@ -42,7 +41,7 @@ class Teacher(FrozenNetwork):
 
     def embed(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
-        embeddings: Tensor = self.output(frames, raw=self.input == "raw")
+        embeddings: Tensor = self.output(frames)
         return embeddings.float()
 
 
@@ -57,7 +56,7 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
     side = config.crop_px or crop_px
     dims = _embedding_dims(network, identity, side)
-    return Teacher(network, identity, settings, side, mean, std, config.precision, input=config.input, dims=dims)
+    return Teacher(network, identity, settings, side, mean, std, config.precision, dims=dims)
 
 
 @torch.inference_mode()
@@ -82,40 +81,18 @@ def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSetting
     part `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest
     is negative (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
 
-    By default a frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to
-    within 1e-6 share a label, and a frame that is both top and bottom is ignored. With `exact`, as in the release,
-    round(rate * T') frames get each label, at least one unless the rate is 0, and ties are taken in frame order.
+    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to within 1e-6
+    share a label, and a frame that is both top and bottom is ignored.
     """
-    if not (query.isfinite().all() and reference.isfinite().all()):
-        raise ArgumentError("pseudo labels: NaN or infinite teacher embeddings; check the teacher's weights")
     # At least float32: half precision makes ties of distinct cosines.
     dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
     with torch.no_grad():
         cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(reference.to(dtype), dim=-1).transpose(-1, -2)
-        select = _select_exact if settings.exact else _select_ranked
-        top, bottom = select(cosine, settings.top_rate, settings.bottom_rate)
+        # Products of equal frames may differ in the last bits, but must tie.
+        values = (cosine * 2**20).round().contiguous()
+        ordered, size = values.sort(-1).values, values.shape[-1]
+        above = size - torch.searchsorted(ordered, values, right=True)
+        below = torch.searchsorted(ordered, values)
+        # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth frame.
+        top, bottom = above < settings.top_rate * size - 1e-9, below < settings.bottom_rate * size - 1e-9
         return top.to(torch.int8) - bottom.to(torch.int8)
-
-
-def _select_ranked(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
-    size = cosine.shape[-1]
-    # Products of equal frames may differ in the last bits, but must tie.
-    values = (cosine * 2**20).round().contiguous()
-    ordered = values.sort(-1).values
-    above = size - torch.searchsorted(ordered, values, right=True)
-    below = torch.searchsorted(ordered, values)
-    # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth frame.
-    return above < top_rate * size - 1e-9, below < bottom_rate * size - 1e-9
-
-
-def _select_exact(cosine: Tensor, top_rate: float, bottom_rate: float) -> tuple[Tensor, Tensor]:
-    size = cosine.shape[-1]
-    # If the rates add up to 1, both counts may round up; then the negatives get what is left.
-    num_top = _exact_count(top_rate, size)
-    num_bottom = min(_exact_count(bottom_rate, size), size - num_top)
-    rank = cosine.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    return rank < num_top, rank >= size - num_bottom
-
-
-def _exact_count(rate: float, size: int) -> int:
-    return max(round(rate * size), 1) if rate > 0 else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,11 +15,10 @@ from hapvr.data.frames import VideoFrames
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import decode_jpegs
 
-if TYPE_CHECKING:
-    from hapvr.augment.policy import View
-
 Strength = Literal["weak", "strong"]
 
+VIDEO_IN_VIDEO_PROBABILITY = 0.3
+"""Of another video pasted on a strong view (S2VS 3.2)."""
 GROUP_VIDEOS = 4
 """Cached views take their donors within fixed groups of this many videos, which training draws one after the other."""
 
@@ -60,7 +59,7 @@ def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str
 def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
     """The one of `others` that is combined with this strong view (S2VS 3.2), or "" for none."""
     draw = numpy_rng(config.seed, video_id, "takes_donor", index).random()
-    if not others or draw >= config.augment.video_in_video_probability:
+    if not others or draw >= VIDEO_IN_VIDEO_PROBABILITY:
         return ""
     return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
 
@@ -78,8 +77,8 @@ class ViewDrawer:
         self._size_px = size_px
         self._last: tuple[str, Tensor] | None = None
 
-    def draw(self, plan: ViewPlan) -> View:
-        """The clip of a plan. The donor shows its own strong view of the same index."""
+    def draw(self, plan: ViewPlan) -> Tensor:
+        """The clip of a plan, [T, 3, S, S] uint8. The donor shows its own strong view of the same index."""
         if self._last is None or self._last[0] != plan.video_id:
             self._last = (plan.video_id, _decoded(self._read(plan.video_id)))
         from hapvr.augment.policy import video_in_video  # loads torchvision
@@ -91,7 +90,7 @@ class ViewDrawer:
             return video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
         return view
 
-    def _view(self, frames: Tensor, plan: ViewPlan) -> View:
+    def _view(self, frames: Tensor, plan: ViewPlan) -> Tensor:
         from hapvr.augment.policy import draw_view
 
         num_frames = self._config.num_frames
@@ -104,7 +103,6 @@ class ViewDrawer:
             strength=plan.strength,
             num_frames=num_frames,
             size_px=self._size_px,
-            config=self._config.augment,
         )
 
 

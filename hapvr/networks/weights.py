@@ -53,9 +53,9 @@ class FrozenNetwork:
         """Its weights by name."""
         return {name: tensor.cpu().contiguous().numpy() for name, tensor in self.network.state_dict().items()}
 
-    def output(self, frames: Tensor, *, raw: bool = False) -> Any:
-        """What the network makes of [B, 3, crop_px, crop_px] uint8. raw: pixels 0..255 instead of normalised ones."""
-        pixels = frames.float() if raw else normalize_pixels(frames, self.mean, self.std)
+    def output(self, frames: Tensor) -> Any:
+        """What the network makes of [B, 3, crop_px, crop_px] uint8."""
+        pixels = normalize_pixels(frames, self.mean, self.std)
         return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
 
 

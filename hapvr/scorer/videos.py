@@ -147,7 +147,7 @@ class VideoReader:
             }
         )
         items = [(str(path), path) for path in paths]
-        sampled = sample_videos(items, config=config, pictures=True, left_s=deadline.wait_s)
+        sampled = sample_videos(items, config=config, digest=False, pictures=True, left_s=deadline.wait_s)
         for path in paths:
             video = None if deadline.passed() else next(sampled)
             if video is None or (video.reason == "timeout" and deadline.passed()):

@@ -25,7 +25,6 @@ from hapvr.search.index import FOUND_VIDEOS, ShardRows, vectors_of
 from hapvr.search.vectors import VECTOR
 from hapvr.video.hashes import Hashes
 
-ROW_GROUP_ROWS = 4096
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
 

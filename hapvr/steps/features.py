@@ -14,7 +14,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from hapvr.data.features import (
     HASH_SETTING,
     INDEX_COLUMNS,
-    ROW_GROUP_ROWS,
     STAGE,
     extras_setting,
     feature_columns,
@@ -110,8 +109,6 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         inputs={"frames": frames_digest(frames)},
         columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
         index_columns=INDEX_COLUMNS,
-        row_group_rows=ROW_GROUP_ROWS,
-        made_with=embed.environment,
     )
     return build_shard(
         recipe,
@@ -163,7 +160,6 @@ def import_features(
             settings=settings,
             inputs={"video_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest()},
             columns=fields(**shape),
-            row_group_rows=ROW_GROUP_ROWS,
         )
 
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:

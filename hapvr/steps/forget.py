@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -171,9 +170,10 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
             kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
             rows = [row for row in found.rows() if row["video_id"] not in gone]
             own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
-            writer = _write_data(shard, found, gone) if found.data_sha256 else None
+            if found.data_sha256:
+                _write_data(shard, found, gone)
             provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
-            shard.write_index(rows, provenance=provenance, fields=own, data=writer)
+            shard.write_index(rows, provenance=provenance, fields=own)
             renamed.update(zip(before, _digests(shard), strict=True))
         except DamagedError:
             for name in (shard.index_name, shard.data_name):
@@ -199,19 +199,14 @@ def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
     return not gone.isdisjoint(donors.unique().to_pylist())
 
 
-def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
-    """The data file without these videos, in row groups as before; returns its writer."""
+def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> None:
+    """The data file without these videos."""
     if shard.root.sha256(shard.data_name) != found.data_sha256:
         raise DamagedError(f"storage: {shard.data_name} is not what was written")
-    with shard.open_data(found) as file:
-        fields, places = list(file.schema_arrow), found.places()
-        rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)
-        first = file.metadata.row_group(0) if file.metadata.num_row_groups else None
-        group_rows = None if first is None else first.num_rows
-        with shard.write_data(fields, row_group_rows=group_rows) as writer:
-            for video_id in (video_id for video_id in places if video_id not in gone):
-                writer.write(rows.read(video_id).columns)
-    return writer
+    videos = VideoRows(shard)
+    with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
+        for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
+            write(videos.rows(video_id).columns)
 
 
 def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> bool:

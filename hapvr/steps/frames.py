@@ -9,7 +9,6 @@ from typing import Any
 from hapvr.data.frames import (
     FIELDS,
     INDEX_COLUMNS,
-    ROW_GROUP_ROWS,
     STAGE,
     FrameFile,
     VideoFrames,
@@ -26,7 +25,7 @@ from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"
-NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "decoder": "", "frames_sha256": ""}
+NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "frames_sha256": ""}
 
 
 def make_frames(
@@ -46,7 +45,7 @@ def make_frames(
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
-        for video in sample_videos(pending, config=sampling, digest=True):
+        for video in sample_videos(pending, config=sampling):
             yield _entry(video, digests[video.video_id], sampling)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
@@ -59,7 +58,6 @@ def make_frames(
         inputs={"videos": content_digest(videos)},
         columns=FIELDS,
         index_columns=INDEX_COLUMNS,
-        row_group_rows=ROW_GROUP_ROWS,
     )
     return build_shard(
         recipe,
@@ -96,7 +94,6 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
     columns = {
         "width_px": video.width_px,
         "height_px": video.height_px,
-        "decoder": video.decoder,
         "file_sha256": file_sha256,
         "frames_sha256": frames.sha256,
     }

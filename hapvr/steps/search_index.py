@@ -39,7 +39,6 @@ from hapvr.search.collection import (
 from hapvr.search.descriptors import (
     INDEX_COLUMNS,
     MAX_FROZEN_SIMILARITY,
-    ROW_GROUP_ROWS,
     blank_pictures,
     descriptor_shard,
     fields,
@@ -118,7 +117,6 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         inputs={"features": features.digest()},
         columns=fields(model.embedding_dims),
         index_columns=INDEX_COLUMNS,
-        row_group_rows=ROW_GROUP_ROWS,
     )
 
 

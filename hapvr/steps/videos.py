@@ -22,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
-from hapvr.video.pool import RETRYABLE, SampledVideo, inspect_videos
+from hapvr.video.pool import RETRYABLE, SampledVideo, sample_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
     """The index row of each video, in order; downloads run ahead in threads, each with a process."""
     remote = [row for row in rows if is_remote(row.uri)]
     if not remote:
-        yield from map(_metadata, inspect_videos(_files(rows, {}), config=project.config.sampling))
+        yield from map(_metadata, sample_videos(_files(rows, {}), config=project.config.sampling, frames=False))
         return
     from hapvr.video.download import Downloader  # with yt-dlp, which local files need none of
 
@@ -125,7 +125,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
             return downloader.download(entry, folder=top / row.shard, again=row.video_id in again)
 
         fetched = {row.video_id: threads.submit(fetch, row) for row in remote}
-        inspected = inspect_videos(_files(rows, fetched), config=project.config.sampling)
+        inspected = sample_videos(_files(rows, fetched), config=project.config.sampling, frames=False)
         for row in rows:
             result = fetched[row.video_id].result() if row.video_id in fetched else None
             yield _metadata(next(inspected)) if result is None or result.path is not None else _not_fetched(result)

@@ -29,10 +29,8 @@ from hapvr.data.views import (
 )
 from hapvr.errors import DataError
 from hapvr.networks.extract import (
-    Embedder,
+    Embed,
     Frames,
-    PackagedEmbedder,
-    choose_device,
     embed_by_networks,
     open_backbone,
     region_embedder,
@@ -55,7 +53,7 @@ class _Output:
     """A shard whose tensors a network makes of the drawn clips."""
 
     recipe: ShardRecipe
-    embed: Embedder | PackagedEmbedder
+    embed: Embed
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -113,15 +111,14 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _
     else:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         name, shape = "embeddings", [teacher.dims]
-        embed = teacher_embedder(teacher, choose_device(device))
-        settings |= {"teacher": teacher.settings, "teacher_input": teacher.input}
+        embed = teacher_embedder(teacher, device)
+        settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),
         settings=settings,
         inputs=inputs,
         columns=view_fields(name, shape=(config.views.num_frames, *shape)),
         index_columns=INDEX_COLUMNS,
-        made_with=embed.environment,
     )
     return _Output(recipe, embed)
 
@@ -136,7 +133,7 @@ def _entries(
     def clips() -> Iterator[tuple[str, Frames]]:
         drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
         for video_id, of_video in plans.items():
-            yield video_id, torch.cat([drawer.draw(plan).frames for plan in of_video]).numpy()
+            yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
 
     for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
         donors, entries = [plan.donor_id for plan in plans[video_id]], []

@@ -91,7 +91,7 @@ class OnlineViews(BatchSource):
                 config=self._config.views,
                 size_px=self._config.backbone.crop_px,
             )
-        frames = [self._files.draw(plan).frames for plan in plans[own]]
+        frames = [self._files.draw(plan) for plan in plans[own]]
         return DrawnClips(torch.stack(frames), own.start, tuple(plans))
 
     def __getitem__(self, number: int) -> DrawnClips:

@@ -19,13 +19,16 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
-from hapvr.video.frames import advance_time, display_size
+from hapvr.video.frames import display_size
 
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
 
 NOMINAL_FPS = 25.0
 """Assumed for streams that state no rate; only used where timestamps are missing or wrong."""
+
+MAX_GAP_S = 600.0
+"""A longer step between two frames is a jump of the clock, not a frame that long."""
 
 # Containers of recordings. Left out on purpose: playlists and scripts (hls, dash, concat, sdp), which name other files
 # or servers to read, and still pictures. Sound formats are in so that they are not taken for damaged files.
@@ -53,7 +56,7 @@ class VideoProbe:
     """What a video's headers and first frame say. Headers may lie.
 
     duration_s, fps: None where the file does not say. width_px, height_px: as
-    displayed, after rotation and pixel aspect; stored_px: before. rotation_deg: counter-clockwise.
+    displayed, after rotation and pixel aspect. rotation_deg: counter-clockwise.
     """
 
     duration_s: float | None
@@ -61,11 +64,8 @@ class VideoProbe:
     width_px: int
     height_px: int
     codec: str
-    formats: frozenset[str]
-    pixel_format: str
     pixel_aspect: float
     rotation_deg: int
-    stored_px: tuple[int, int]
 
 
 class FileState(NamedTuple):
@@ -139,7 +139,7 @@ def probe_video(path: Path) -> VideoProbe:
     decode_error or too_large.
     """
     with open_video(path) as (container, stream):
-        _check_size(path, stream.codec_context.width, stream.codec_context.height)
+        check_size(path, stream.codec_context.width, stream.codec_context.height)
         _, first = next(iter_frames(path, container, stream))
         aspect = float(stream.sample_aspect_ratio or 1)
         rotation_deg = int(round(first.rotation / 90) * 90)
@@ -152,17 +152,14 @@ def probe_video(path: Path) -> VideoProbe:
             width_px=width_px,
             height_px=height_px,
             codec=stream.codec_context.name,
-            formats=frozenset(container.format.name.split(",")),
-            pixel_format=first.format.name,
             pixel_aspect=aspect,
             rotation_deg=rotation_deg,
-            stored_px=(first.width, first.height),
         )
 
 
 def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """(time in seconds, frame) in display order, time 0 at the first one. Damaged packets are skipped; it ends when no
-    more can be read.
+    more can be read. Where timestamps are missing, run backwards or jump, the nominal time between frames is taken.
 
     Raises VideoError: no_frames if the stream is empty, decode_error if there were packets and all failed, too_large
     for a frame above MAX_PIXELS.
@@ -170,11 +167,10 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
     time_s, previous_raw_s, found, problems = 0.0, None, False, list[str]()
     for frame in _decoded(container, stream, problems):
-        _check_size(path, frame.width, frame.height)
+        check_size(path, frame.width, frame.height)
         if found:
-            time_s = advance_time(
-                raw_s=frame.time, previous_raw_s=previous_raw_s, previous_s=time_s, interval_s=interval_s
-            )
+            step_s = -1.0 if frame.time is None or previous_raw_s is None else frame.time - previous_raw_s
+            time_s += step_s if 0 <= step_s <= MAX_GAP_S else interval_s
         previous_raw_s, found = frame.time, True
         yield time_s, frame
     if not found:
@@ -185,7 +181,7 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
 def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]) -> Iterator[VideoFrame]:
     """All frames that can be decoded; what goes wrong is appended to `problems`."""
     try:
-        for packet in iter_packets(container, stream):
+        for packet in _packets(container, stream):
             try:
                 frames = packet.decode()
             except av.error.FFmpegError as error:
@@ -196,8 +192,7 @@ def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]
         problems.append(_text(error))
 
 
-def iter_packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
-    """All packets of the stream in the order of the file; the last ones are empty."""
+def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
     while True:
         try:
             yield from container.demux(stream)
@@ -216,7 +211,8 @@ def _positive(value: Fraction | float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _check_size(path: Path, width_px: int, height_px: int) -> None:
+def check_size(path: Path, width_px: int, height_px: int) -> None:
+    """Raise VideoError too_large for pictures of more than MAX_PIXELS."""
     if width_px * height_px > MAX_PIXELS:
         size = f"{width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
         raise VideoError("too_large", f"video: {path.name}: frames of {size}")

@@ -1,9 +1,8 @@
-"""Frames of a video: which one is shown at which sampling time, how stored pixels are displayed, and frames as JPEG."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, and their crops."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,52 +11,11 @@ from PIL import Image, ImageOps
 
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
-MAX_GAP_S = 600.0
-"""A longer step between two frames is a jump of the clock, not a frame that long."""
-
-TOLERANCE_S = 6e-4
-"""Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
-
 MAX_ASPECT = 8
 """Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
 
 JPEG_QUALITY = 95
 """Of stored frames."""
-
-
-def advance_time(*, raw_s: float | None, previous_raw_s: float | None, previous_s: float, interval_s: float) -> float:
-    """Time of the next frame on a clock that starts at 0 and never runs backwards.
-
-    raw_s: the frame's own timestamp, None if it has none. previous_raw_s, previous_s: raw and repaired time of the
-    frame before. interval_s: the nominal time between frames, used where timestamps are missing, run backwards or jump
-    by more than MAX_GAP_S.
-    """
-    if raw_s is None or previous_raw_s is None:
-        return previous_s + interval_s
-    step_s = raw_s - previous_raw_s
-    return previous_s + (step_s if 0 <= step_s <= MAX_GAP_S else interval_s)
-
-
-def frames_due(*, fps: float, until_s: float, max_frames: int | None = None) -> int:
-    """How many of the times k / fps lie before until_s, less the tolerance; at most `max_frames`."""
-    count = max(0, math.ceil((until_s - TOLERANCE_S) * fps))
-    return count if max_frames is None else min(count, max_frames)
-
-
-def sampling_times(*, fps: float, end_s: float, max_frames: int | None = None) -> NDArray[np.float64]:
-    """The times k / fps for k = 0, 1, ... up to and including end_s: [N] seconds, N >= 1, at most `max_frames`.
-
-    end_s: timestamp of the last frame, counted from the first.
-    """
-    return np.arange(frames_due(fps=fps, until_s=end_s + 2 * TOLERANCE_S, max_frames=max_frames)) / fps
-
-
-def shown_frames(timestamps_s: NDArray[np.float64], times_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Index of the frame on display at each time: the last one whose timestamp is not later.
-
-    timestamps_s: [N] non-decreasing, first one 0. times_s: [K] non-negative. Returns [K].
-    """
-    return np.searchsorted(timestamps_s, times_s + TOLERANCE_S, side="right").astype(np.int64) - 1
 
 
 def display_size(
@@ -128,20 +86,8 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
     if min(height, width) != short_side:
         scale = short_side / min(height, width)
         height, width = (max(size_px, round(side * scale)) for side in (height, width))
-        rows, columns = (
-            _resizing(given, wanted) for given, wanted in zip(frames.shape[-2:], (height, width), strict=True)
-        )
-        resized = rows @ (frames.astype(np.float32) @ columns.T)
-        frames = resized.round().clip(0, 255).astype(np.uint8)
+        pictures = map(Image.fromarray, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
+        resized = [np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)) for picture in pictures]
+        frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
-
-
-def _resizing(given: int, wanted: int) -> NDArray[np.float32]:
-    """[wanted, given]: weights of bilinear resizing with antialiasing, a triangle as wide as the pixels that become one."""
-    scale = given / wanted
-    reach = max(scale, 1.0)
-    centers = (np.arange(wanted) + 0.5) * scale
-    distances = np.abs(np.arange(given) + 0.5 - centers[:, None])
-    weights = np.maximum(1 - distances / reach, 0)
-    return np.asarray(weights / weights.sum(1, keepdims=True), np.float32)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import VideoError
-from hapvr.video.container import MAX_PIXELS
+from hapvr.video.container import check_size
 from hapvr.video.frames import display_frame
 
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -28,10 +28,7 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
     """
     try:
         with Image.open(path, formats=PICTURE_FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise VideoError(
-                    "too_large", f"picture: {path.name} is {image.width} x {image.height}; shrink or crop it"
-                )
+            check_size(path, image.width, image.height)
             pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"

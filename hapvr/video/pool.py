@@ -71,7 +71,6 @@ class SampledVideo:
     timestamps_s: tuple[float, ...] = ()
     width_px: int = 0
     height_px: int = 0
-    decoder: str = ""
     reason: str = ""
     message: str = ""
     num_bytes: int = 0
@@ -86,48 +85,28 @@ def sample_videos(
     items: Iterable[tuple[str, Path]],
     *,
     config: SamplingConfig,
-    digest: bool = False,
+    frames: bool = True,
+    digest: bool = True,
     pictures: bool = False,
     left_s: Callable[[], float] | None = None,
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. digest: read each file once more
-    for its file_sha256; a file that changes while it is decoded then fails with reason changed_file. pictures: a
-    file that is named as a still picture is a video of one frame. left_s: see `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames: False decodes the first one
+    alone and keeps none. digest: read each file once more for its file_sha256; a file that changes while it is decoded then
+    fails with reason changed_file. pictures: a file that is named as a still picture is a video of one frame. left_s: see
+    `in_workers`.
     """
-    decode = functools.partial(_decode, sampling=config, digest=digest, pictures=pictures)
-    return _results(decode, items, config=config, left_s=left_s)
-
-
-def inspect_videos(items: Iterable[tuple[str, Path]], *, config: SamplingConfig) -> Iterator[SampledVideo]:
-    """Yield size, digest and probe of (video id, file) pairs, in their order. The first frame of each is decoded."""
-    return _results(functools.partial(_decode, sampling=None, digest=True), items, config=config)
-
-
-def _results(
-    function: Callable[[tuple[str, Path]], SampledVideo],
-    items: Iterable[tuple[str, Path]],
-    *,
-    config: SamplingConfig,
-    left_s: Callable[[], float] | None = None,
-) -> Iterator[SampledVideo]:
-    _warn_of_missing_protection()
-    for (video_id, path), result in in_workers(function, items, config=config, left_s=left_s):
+    if missing := missing_protection():
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=2)
+    decode = functools.partial(_decode, sampling=config if frames else None, digest=digest, pictures=pictures)
+    for (video_id, path), result in in_workers(decode, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):
             result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
 
 
-@functools.cache
-def _warn_of_missing_protection() -> None:
-    if missing := missing_protection():
-        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=4)
-
-
-def _decode(
-    item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool = False
-) -> SampledVideo:
+def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool) -> SampledVideo:
     """sampling: None decodes the first frame alone."""
     video_id, path = item
     before = check_file(path)
@@ -166,7 +145,6 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
                 timestamps_s=sample.timestamps_s,
                 width_px=width_px,
                 height_px=height_px,
-                decoder=sample.decoder,
                 message=sample.warning,
             )
     except VideoError as error:
@@ -196,14 +174,13 @@ def in_workers(
     if not first:
         return
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
-        outcome = functools.partial(_outcome, config=config, left_s=left_s)
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                yield outcome(*waiting.popleft())
+                yield _outcome(*waiting.popleft(), config, left_s)
         while waiting:
-            yield outcome(*waiting.popleft())
+            yield _outcome(*waiting.popleft(), config, left_s)
 
 
 @contextlib.contextmanager
@@ -263,7 +240,7 @@ class _WorkerContext(SpawnContext):
 
 
 def _outcome(
-    item: Item, future: ProcessFuture[Any], *, config: SamplingConfig, left_s: Callable[[], float] | None
+    item: Item, future: ProcessFuture[Any], config: SamplingConfig, left_s: Callable[[], float] | None
 ) -> tuple[Item, Any]:
     """An item and the result of its call, or why there is none."""
     try:

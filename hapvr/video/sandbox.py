@@ -36,27 +36,17 @@ _SET_DEATH_SIGNAL, _GET_SECCOMP, _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES = 1, 21, 2
 _LOAD, _IF_EQUAL, _IF_ABOVE, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FLAGS, _FILTER_MODE, _CLONE_THREAD = 0, 4, 16, 2, 0x10000
 _ALLOW, _DIE, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.ENOSYS  # libraries then try older calls
-_YOUNG = (424, 0xFFFFFFFF)
 
-# Machine -> its number in linux/audit.h, that of clone, which may make threads only, and ranges of refused system calls.
-_MACHINES: dict[str, tuple[int, int, tuple[tuple[int, int], ...]]] = {
-    "x86_64": (0xC000003E, 56, (
-        (29, 31), (41, 55), (57, 59), (62, 62), (64, 71),  # shared memory; sockets; fork, execve; kill; semaphores
-        (76, 77), (82, 88), (90, 94), (101, 101), (103, 103),  # truncate; rename to symlink; chmod, chown; ptrace
-        (129, 129), (132, 136), (153, 156), (159, 185), (187, 200),  # signals; utime, mknod; mount; attributes; tkill
-        (205, 210), (227, 227), (234, 256), (258, 261), (263, 266),  # aio; clocks; tgkill, queues, keys; mkdirat ...
-        (268, 268), (272, 272), (278, 280), (288, 288), (297, 308),  # fchmodat; unshare; accept4; perf to setns
-        (310, 317), (319, 323), _YOUNG,  # memory of other processes; memfd, bpf, execveat, userfaultfd
-    )),
-    "aarch64": (0xC00000B7, 220, (
-        (0, 16), (18, 18), (26, 28), (30, 31), (33, 42),  # aio, attributes; inotify; mknodat to mount
-        (45, 46), (51, 55), (58, 58), (60, 60), (75, 75),  # truncate; chroot, chmod, chown; vmsplice
-        (88, 92), (97, 97), (104, 106), (112, 112), (116, 117),  # utimensat; unshare; modules; clocks; ptrace
-        (129, 131), (138, 138), (142, 142), (161, 162), (170, 171),  # kill, tkill, tgkill; reboot; clocks
-        (180, 213), (217, 219), (221, 221), (224, 225), (235, 243),  # queues, semaphores, sockets; keys; execve
-        (261, 277), (279, 282), _YOUNG,  # prlimit to seccomp; memfd, bpf, execveat, userfaultfd
-    )),
-}  # fmt: skip
+_MACHINE, _MACHINE_NUMBER, _CLONE = "x86_64", 0xC000003E, 56
+"""The machine whose system calls are listed here, its number in linux/audit.h, and its clone, which may make threads only."""
+_REFUSED_CALLS = (
+    (29, 31), (41, 55), (57, 59), (62, 62), (64, 71),  # shared memory; sockets; fork, execve; kill; semaphores
+    (76, 77), (82, 88), (90, 94), (101, 101), (103, 103),  # truncate; rename to symlink; chmod, chown; ptrace
+    (129, 129), (132, 136), (153, 156), (159, 185), (187, 200),  # signals; utime, mknod; mount; attributes; tkill
+    (205, 210), (227, 227), (234, 256), (258, 261), (263, 266),  # aio; clocks; tgkill, queues, keys; mkdirat ...
+    (268, 268), (272, 272), (278, 280), (288, 288), (297, 308),  # fchmodat; unshare; accept4; perf to setns
+    (310, 317), (319, 323), (424, 0xFFFFFFFF),  # memory of other processes; memfd, bpf, execveat, userfaultfd; what is younger
+)  # fmt: skip
 
 
 def missing_protection() -> str:
@@ -64,8 +54,8 @@ def missing_protection() -> str:
     missing = []
     if _landlock_abi() < 1:
         missing.append("Landlock (Linux 5.13), so it could read and write files")
-    if os.uname().machine not in _MACHINES or _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) < 0:
-        missing.append("seccomp (Linux on x86-64 or ARM64), so it could use the network and start programs")
+    if os.uname().machine != _MACHINE or _LIBC.prctl(_GET_SECCOMP, 0, 0, 0, 0) < 0:
+        missing.append("seccomp (Linux on x86-64), so it could use the network and start programs")
     return " and ".join(missing)
 
 
@@ -102,10 +92,9 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
     with open(receiving, "rb") as pipe:
         answer = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status < 0:
-        raise RuntimeError(f"the decoding process died of signal {-status}")
-    if status > 0:
-        raise RuntimeError(answer.decode(errors="backslashreplace"))
+    if status:
+        said = answer.decode(errors="backslashreplace")
+        raise RuntimeError(said if status > 0 else f"the decoding process died of signal {-status}")
     return answer
 
 
@@ -126,8 +115,8 @@ def confine(readable: Path) -> None:
             os.close(place)
         _checked(_LIBC.syscall(_RESTRICT_SELF, rules, 0))
         os.close(rules)
-    if (machine := _MACHINES.get(os.uname().machine)) is not None:
-        program = _filter(*machine)
+    if os.uname().machine == _MACHINE:
+        program = _filter()
         buffer = ctypes.create_string_buffer(program)
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
         _checked(_LIBC.prctl(_SET_SECCOMP, _FILTER_MODE, head, 0, 0))
@@ -144,13 +133,13 @@ def _forget_environment() -> None:
     os.environ.clear()
 
 
-def _filter(architecture: int, clone: int, refused: tuple[tuple[int, int], ...]) -> bytes:
+def _filter() -> bytes:
     """The filter as instructions (code, steps if true, steps if false, operand) of the classic BPF."""
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _DIE)]
+    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, _MACHINE_NUMBER), (_RETURN, 0, 0, _DIE)]
     steps += [(_LOAD, 0, 0, _NUMBER)]
-    for first, last in refused:
+    for first, last in _REFUSED_CALLS:
         steps += [(_IF_AT_LEAST, 0, 2, first), (_IF_ABOVE, 1, 0, last), (_RETURN, 0, 0, _REFUSE)]
-    steps += [(_IF_EQUAL, 0, 3, clone), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
+    steps += [(_IF_EQUAL, 0, 3, _CLONE), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
     steps += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -52,19 +51,16 @@ class ScanResult:
 def scan_folder(root: Path, *, source: str) -> ScanResult:
     """All videos below a folder, by suffix; whatever is inside a file with a video's suffix is judged later, as a row.
 
-    Hidden files and folders are left out; links are followed only to targets inside the root and never into a loop. A
-    folder whose path is too long for the system is an entry that will fail, so that its loss is seen. Raises DataError
-    if a folder is missing or may not be read, or if there is no video.
+    Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
+    if a folder is missing or cannot be read, or if there is no video.
     """
-    if not root.is_dir():
-        raise DataError(f"source {source}: {root} is not a folder; set the source's path to a folder of videos")
-    found, unreachable = _walk(root)
+    found = _walk(root, source)
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     num_ignored = len(found) - len(videos)
     if not videos:
         others = f"only {num_ignored} other files" if num_ignored else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
-    return ScanResult(entries_of_files([*videos, *unreachable], root=root, source=source), num_ignored)
+    return ScanResult(entries_of_files(videos, root=root, source=source), num_ignored)
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
@@ -100,8 +96,6 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
                 raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
-    if not entries:
-        raise DataError(f"source {source}: {path.name} has no rows; wanted at least one video")
     return tuple(entries.values())
 
 
@@ -151,41 +145,22 @@ def validate_video_id(video_id: str) -> str:
     return video_id
 
 
-def _walk(root: Path) -> tuple[list[Path], list[Path]]:
-    """All files below a folder, and the folders whose paths are too long to be listed."""
-    top = root.resolve()
-    found: list[Path] = []
-    unreachable: list[Path] = []
-    pending = [(root, str(top), frozenset([str(top)]))]  # path, its real path without links, real paths on the way here
-    while pending:
-        folder, real_folder, above = pending.pop()
-        try:
-            with os.scandir(folder) as scanned:
-                children = [child for child in scanned if not child.name.startswith(".")]
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise DataError(f"{folder}: cannot be listed: {error.strerror}; check its permissions") from error
-            unreachable.append(folder)
-            continue
-        for child in children:
-            path, real = folder / child.name, f"{real_folder}/{child.name}"
-            if child.is_symlink():
-                # unlike Path.resolve, realpath takes links that point at each other in a circle
-                real = os.path.realpath(path)
-                if not Path(real).is_relative_to(top):
-                    continue
-            if not _is_folder(child):
-                found.append(path)
-            elif real not in above:
-                pending.append((path, real, above | {real}))
-    return found, unreachable
+def _walk(root: Path, source: str) -> list[Path]:
+    """All files below a folder."""
+    top, found = root.resolve(), list[Path]()
 
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
+            "that you may read"
+        ) from error
 
-def _is_folder(child: os.DirEntry[str]) -> bool:
-    try:
-        return child.is_dir()
-    except OSError:  # a link in a circle, or a path that is too long: its row will say so
-        return False
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(folder, name) for name in names if not name.startswith(".")]
+        # unlike Path.resolve, realpath takes links that point at each other in a circle
+        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
+    return found
 
 
 def _shortened(video_id: str, name: str) -> str:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.augment import temporal
 from hapvr.augment.temporal import (
     BLANK,
     NOISE,
     crop_or_loop,
     draw_temporal,
     draw_window,
-    pause,
     shuffle_dropout,
 )
-
-
-def test_pause_by_hand():
-    """The frame at position 2 is shown three times more."""
-    assert pause(np.arange(10, 16), position=2, num_paused=3).tolist() == [10, 11, 12, 12, 12, 12, 13, 14, 15]
 
 
 @given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), seed=st.integers(0, 99))
@@ -102,8 +98,32 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
     """Whatever is drawn, the clip is full, comes from the window, and shows some of it."""
     rng = np.random.default_rng(seed)
     window = draw_window(num_available, num_frames=num_frames, rng=rng)
-    clip, done = draw_temporal(window, num_frames=num_frames, rng=rng)
+    clip = draw_temporal(window, num_frames=num_frames, rng=rng)
     assert len(clip) == num_frames
     assert set(clip.tolist()) <= {*window.tolist(), BLANK, NOISE}
     assert (clip >= 0).any()
-    assert done
+
+
+def test_draw_temporal_draws_each_augmentation_at_its_rate(monkeypatch):
+    """At most one for a clip, and each as often as in S2VS."""
+    drawn = []
+    monkeypatch.setattr(temporal, "_augment", lambda name, window, **_: drawn.append(name) or window)
+    for seed in range(400):
+        draw_temporal(np.arange(16), num_frames=8, rng=np.random.default_rng(seed))
+    rates = {name: drawn.count(name) / 400 for name in temporal.PROBABILITIES}
+    assert rates == pytest.approx(temporal.PROBABILITIES, abs=0.07)
+
+
+def test_each_augmentation_by_hand():
+    """Faster, slower, backwards, and with one frame that stands still for a while."""
+    window = np.arange(10, 26)
+
+    def augmented(name):
+        return temporal._augment(name, window, num_frames=8, rng=np.random.default_rng(0)).tolist()
+
+    assert augmented("fast_forward") in [window[::rate].tolist() for rate in (2, 3, 4)]
+    assert augmented("slow_motion")[:4] == [10, 10, 11, 11]
+    assert augmented("reverse") == window[::-1].tolist()
+    paused = augmented("pause")
+    assert sorted(set(paused)) == list(range(paused[0], paused[0] + 8))
+    assert len(paused) == 12

@@ -88,7 +88,6 @@ def test_the_data_of_a_shard(tmp_path: Path) -> None:
         table.set_column(place, regions.with_metadata({TENSOR_KEY: text.encode()}), table.column(place))
         for text in shapes
     ]
-    changed.append(table.set_column(2, table.schema.field(2), pa.array([math.nan] * len(table))))
     for data in changed:
         pq.write_table(data, tmp_path / shard.data_name, compression="none")
         metadata = (index.schema.metadata or {}) | {

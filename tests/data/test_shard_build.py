@@ -40,7 +40,6 @@ def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = 
         settings={"a": settings},
         inputs={"videos": inputs},
         columns=fields(num_regions=3, dims=4),
-        row_group_rows=2,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hapvr.data import tensors
 from hapvr.data.features import MAX_OPEN_FILES, STAGE, FeatureFile, FeatureStore, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, index_row
@@ -22,22 +23,13 @@ from hapvr.seeding import numpy_rng
 LENGTHS = {"a": 3, "b": 300, "c": 1, "d": 40}
 
 
-def write_shard(
-    root: DataRoot,
-    key: str,
-    *,
-    settings: dict[str, object],
-    lengths: dict[str, int] = LENGTHS,
-    row_group_rows: int = 64,
-) -> Shard:
-    """Random features of videos of these lengths, over several row groups."""
+def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], lengths: dict[str, int] = LENGTHS) -> Shard:
+    """Random features of videos of these lengths."""
     shard = Shard(root, STAGE, key)
     rng = numpy_rng(0, key)
-    with shard.write_data(fields(num_regions=9, dims=4), row_group_rows=row_group_rows) as writer:
+    with shard.write_data(fields(num_regions=9, dims=4)) as write:
         for video_id, count in lengths.items():
-            writer.write(
-                feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4)))
-            )
+            write(feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4))))
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))
@@ -67,16 +59,18 @@ def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
 
 @given(
     lengths=st.lists(st.integers(1, 90), min_size=1, max_size=8),
-    row_group_rows=st.integers(1, 100),
+    group_rows=st.integers(1, 100),
     order=st.randoms(use_true_random=False),
 )
 def test_any_row_groups_read_as_the_whole_file(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], row_group_rows: int, order: Any
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], group_rows: int, order: Any
 ) -> None:
     """Whatever row groups the writer makes, each video, and each part of one, equals its slice of the column, in any order."""
     root = DataRoot(tmp_path_factory.mktemp("root"))
     named = {f"v{number}": length for number, length in enumerate(lengths)}
-    shard = write_shard(root, "s-00000", settings={}, row_group_rows=row_group_rows, lengths=named)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors, "ROW_GROUP_ROWS", group_rows)
+        shard = write_shard(root, "s-00000", settings={}, lengths=named)
     data = shard.open_data()
     values = decode_tensors(data.read().column("regions"), data.schema_arrow.field("regions"))
     stored, ends = FeatureFile(shard), np.cumsum(lengths)

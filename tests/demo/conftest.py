@@ -26,7 +26,7 @@ def moving_square(index: int, *, num_frames: int = 20) -> np.ndarray:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
     """Three incidents: one to train, one to validate, one to test."""
-    return make_demo_corpus(tmp_path_factory.mktemp("demo"), name="tiny", num_incidents=3, workers=2)
+    return make_demo_corpus(tmp_path_factory.mktemp("demo"), name="tiny", num_incidents=3)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_split_incidents_gives_each_incident_to_one_split(num_incidents: int) ->
 
 def test_the_demos_plan_holds_every_edit_and_label() -> None:
     """Test has each kind of edit, two queries per incident, and each label for each query; distractors have none."""
-    plans = {split: plan_split(split, incidents=numbers, seed=0) for split, numbers in split_incidents(26).items()}
+    plans = {split: plan_split(split, numbers) for split, numbers in split_incidents(26).items()}
     assert {split: len(plan) for split, plan in plans.items()} == {"train": 42, "validation": 46, "test": 100}
     assert len({clip.file for plan in plans.values() for clip in plan}) == 188
     plan = plans["test"]
@@ -78,14 +78,14 @@ def digests(corpus: Sequence[Path]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) -> None:
-    """What is missing is made again, with the same bytes, by one worker as by two; a finished corpus is left alone."""
+    """What is missing is made again, with the same bytes; a finished corpus is left alone."""
     before = digests(demo)
     (demo[2] / "benchmark.json").unlink()
     victim = min((demo[2] / "videos").glob("incident-*"))
     victim.unlink()
     victim.with_name(victim.name + ".part").write_bytes(b"half")
     seen: list[tuple[int, int]] = []
-    make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, workers=1, progress=lambda *at: seen.append(at))
+    make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at))
     assert digests(demo) == before
     assert load_definition(demo[2]).queries
     assert seen == [(len(before) - 1, len(before)), (len(before), len(before))]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hapvr.errors import ArgumentError, ConfigError, WeightsUnavailableError
+from hapvr.errors import ConfigError, WeightsUnavailableError
 from hapvr.networks.backbone import load_backbone, region_vectors
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
@@ -220,16 +220,14 @@ def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
     np.testing.assert_allclose(np.linalg.norm(whitening.apply(sample), axis=-1), np.ones(count), rtol=1e-5)
 
 
-def test_whitening_round_trips_and_refuses_nan() -> None:
-    """Bytes give back equal tensors; NaN is refused."""
+def test_whitening_round_trips() -> None:
+    """Bytes give back equal tensors."""
     sample = torch.randn(50, 20, generator=torch_rng(6))
     whitening = fit_whitening(sample, dims=5, eps=1e-6)
     whitening = replace(whitening, eigenvectors=np.asfortranarray(whitening.eigenvectors))  # as an import may have them
     again = whitening_from_bytes(whitening_to_bytes(whitening))
     assert again.sha256 == whitening.sha256
     assert again.eps == whitening.eps
-    with pytest.raises(ArgumentError, match="NaN"):
-        fit_whitening(sample / 0, dims=5)
 
 
 @pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.errors import ArgumentError
 from hapvr.networks.settings import PseudoLabelSettings
 from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
@@ -25,22 +24,19 @@ def line(*values: float) -> Tensor:
 ONE_FRAME = torch.tensor([[1.0, 0.0]])
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_pseudo_labels_match_the_release(golden: dict[str, Tensor], exact: bool) -> None:
+def test_pseudo_labels_match_the_release(golden: dict[str, Tensor]) -> None:
     """All pairs of six clips of 28 frames: ten positives and ten negatives a row, the release's."""
-    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], PseudoLabelSettings(exact=exact))
+    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], PseudoLabelSettings())
     assert torch.equal(found > 0, golden["pseudo_pos"].bool())
     assert torch.equal(found < 0, golden["pseudo_neg"].bool())
 
 
 def test_pseudo_labels_give_ties_one_label() -> None:
-    """Equal cosines at the threshold are all positive, unless the count must be exact: then the first are."""
+    """Equal cosines at the threshold are all positive."""
     reference = line(0.9, 0.5, 0.5, 0.5, -0.3)
     assert pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2)).tolist() == [
         [1, 1, 1, 1, -1]
     ]
-    exact = pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2, exact=True))
-    assert exact.tolist() == [[1, 1, 0, 0, -1]]
 
 
 def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
@@ -50,16 +46,13 @@ def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:
     assert not pseudo_labels(still, still, PseudoLabelSettings()).any()
 
 
-@given(seed=st.integers(0, 9999), top_rate=st.floats(0, 1), part=st.floats(0, 1), exact=st.booleans())
-def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, exact: bool) -> None:
+@given(seed=st.integers(0, 9999), top_rate=st.floats(0, 1), part=st.floats(0, 1))
+def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float) -> None:
     """Rank every frame of every row by counting, for any rates."""
     bottom_rate = (1 - top_rate) * part
     teacher = torch.randn(2, 7, 5, generator=torch_rng("loop", seed))
     cosine = (F.normalize(teacher[0], dim=-1) @ F.normalize(teacher[1], dim=-1).T).tolist()
     limits = [rate * 7 - 1e-9 for rate in (top_rate, bottom_rate)]
-    if exact:
-        limits = [max(round(rate * 7), 1) if rate > 0 else 0 for rate in (top_rate, bottom_rate)]
-        limits[1] = min(limits[1], 7 - limits[0])
     expected = [
         [
             (sum(other > value for other in row) < limits[0]) - (sum(other < value for other in row) < limits[1])
@@ -67,15 +60,11 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float, e
         ]
         for row in cosine
     ]
-    found = pseudo_labels(
-        teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate, exact=exact)
-    )
+    found = pseudo_labels(teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate))
     assert found.tolist() == expected
 
 
-def test_pseudo_labels_refuse_what_is_not_finite_and_rates_above_one() -> None:
-    """Otherwise NaN would be ranked as if it were a similarity."""
-    with pytest.raises(ArgumentError, match="NaN or infinite"):
-        pseudo_labels(torch.full((4, 2), torch.nan), torch.ones(4, 2), PseudoLabelSettings())
+def test_rates_above_one_are_refused() -> None:
+    """A frame would be positive and negative."""
     with pytest.raises(ValidationError, match=r"must be at most 1, got 1\.1"):
         PseudoLabelSettings(top_rate=0.6, bottom_rate=0.5)

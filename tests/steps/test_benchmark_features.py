@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.data.features import ROW_GROUP_ROWS, STAGE, FeatureStore, feature_columns, fields
+from hapvr.data.features import STAGE, FeatureStore, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
@@ -27,9 +27,9 @@ def project_of(tmp_path: Path, source: dict[str, str], **settings: object) -> Pr
 def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
     """A finished shard of features [3, 2, 4], constant per video: its position in the list."""
     shard = Shard(root, STAGE, key)
-    with shard.write_data(fields(num_regions=2, dims=4), row_group_rows=ROW_GROUP_ROWS) as writer:
+    with shard.write_data(fields(num_regions=2, dims=4)) as write:
         for number, video_id in enumerate(video_ids):
-            writer.write(feature_columns(video_id, [0.0, 1.0, 2.0], torch.full((3, 2, 4), float(number)).numpy()))
+            write(feature_columns(video_id, [0.0, 1.0, 2.0], torch.full((3, 2, 4), float(number)).numpy()))
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
 

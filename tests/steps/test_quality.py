@@ -82,9 +82,9 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     broken["nan"][1, 3, 5] = np.nan
     broken["zero"][0, 8] = 0
     shard = inbox.shard(STAGE, "made-00000")
-    with shard.write_data(fields(num_regions=9, dims=16), row_group_rows=8) as writer:
+    with shard.write_data(fields(num_regions=9, dims=16)) as write:
         for name, regions in broken.items():
-            writer.write(feature_columns(name, [0.0, 1.0], regions))
+            write(feature_columns(name, [0.0, 1.0], regions))
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
     found = by_name(check_features(inbox, "made-00000"))
     assert found["feature_values"].values["examples"] == ["nan", "zero"]

@@ -1,4 +1,4 @@
-"""The arithmetic of sampling times, and sizes and orientation of displayed frames."""
+"""Sizes and orientation of displayed frames."""
 
 from __future__ import annotations
 
@@ -9,46 +9,9 @@ from hypothesis import strategies as st
 
 from hapvr.video.frames import (
     MAX_ASPECT,
-    MAX_GAP_S,
-    TOLERANCE_S,
-    advance_time,
     display_frame,
     display_size,
-    sampling_times,
-    shown_frames,
 )
-
-
-@given(
-    steps=st.lists(st.floats(0.002, 5), max_size=30),
-    fps=st.floats(0.1, 60),
-)
-def test_shown_frames_agree_with_a_search_frame_by_frame(steps, fps):
-    """Each time shows the last frame that has begun, which is what a player does."""
-    timestamps_s = np.concatenate([[0], np.cumsum(steps)])
-    times_s = sampling_times(fps=fps, end_s=float(timestamps_s[-1]))
-    oracle = [max(i for i, start in enumerate(timestamps_s) if start <= time + TOLERANCE_S) for time in times_s]
-    assert shown_frames(timestamps_s, times_s).tolist() == oracle
-    assert len(times_s) >= 1
-
-
-@pytest.mark.parametrize(
-    ("raw_s", "previous_raw_s", "expected"),
-    [
-        (5.5, 5.0, 10.5),
-        (5.0, 5.0, 10.0),
-        (4.0, 5.0, 10.04),
-        (-3.0, 5.0, 10.04),
-        (None, 5.0, 10.04),
-        (5.0, None, 10.04),
-        (5.0 + MAX_GAP_S, 5.0, 10.0 + MAX_GAP_S),
-        (5.1 + MAX_GAP_S, 5.0, 10.04),
-    ],
-)
-def test_advance_time_never_runs_back_or_leaps(raw_s, previous_raw_s, expected):
-    """Believable steps are taken over; others count as one nominal interval."""
-    time_s = advance_time(raw_s=raw_s, previous_raw_s=previous_raw_s, previous_s=10.0, interval_s=0.04)
-    assert time_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
