@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT / "tests" / "golden"
 
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+def run_python(*words: object, **options: Any) -> str:
+    """What Python prints that is called with these words, and finds the checkout. It must end well."""
+    environment = options.pop("env", os.environ) | {"PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def golden_similarities(name: str) -> pl.DataFrame:
@@ -192,6 +203,21 @@ def searchable(make_once: MakeOnce) -> Path:
     from tests.steps.search_projects import searchable_project
 
     return make_once("searchable project", searchable_project)
+
+
+@pytest.fixture(scope="session")
+def scenes(make_once: MakeOnce) -> Path:
+    """a: pictures 0-5; b: others; copy: 3 s of a within others; two: two parts of a, swapped; bad: no video."""
+    from tests.scorer.bundles import write_scenes
+
+    def write(folder: Path) -> None:
+        write_scenes(folder / "a.mp4", [0, 1, 2, 3, 4, 5])
+        write_scenes(folder / "b.mp4", [20, 21, 22, 23])
+        write_scenes(folder / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
+        write_scenes(folder / "two.mp4", [40, 3, 4, 5, 41, 42, 0, 1, 43])
+        (folder / "bad.mp4").write_text("this is no video")
+
+    return make_once("scenes", write)
 
 
 @pytest.fixture(scope="session")

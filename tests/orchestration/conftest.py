@@ -82,7 +82,7 @@ class Storage:
     def home(self, parent: Path) -> dict[str, str]:
         """Variables of a Dagster instance whose home is a new folder in `parent`."""
         home = parent / "dagster_home"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / "dagster_home" / self.folder / "dagster.yaml", home)
         return {"DAGSTER_HOME": str(home), **self.environment}
 
