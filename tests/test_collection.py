@@ -51,7 +51,6 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert other.verdict != "match"
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     champion = champion_of(tracker.client, name)
-    assert champion is not None
     assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}

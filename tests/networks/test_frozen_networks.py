@@ -230,13 +230,3 @@ def test_whitening_round_trips_and_refuses_nan() -> None:
     assert again.eps == whitening.eps
     with pytest.raises(ArgumentError, match="NaN"):
         fit_whitening(sample / 0, dims=5)
-
-
-@pytest.mark.parametrize("size", [(256, 400), (146, 146), (90, 300), (600, 500)])
-def test_center_crop_is_square_from_any_size(size: tuple[int, int]) -> None:
-    """Every frame size gives a crop of the wanted side, with the middle in the middle."""
-    frames = np.zeros((1, 3, *size), np.uint8)
-    frames[..., size[0] // 2 - 8 : size[0] // 2 + 8, size[1] // 2 - 8 : size[1] // 2 + 8] = 255
-    crop = center_crop(frames, 128)
-    assert crop.shape == (1, 3, 128, 128)
-    assert (crop[..., 63:65, 63:65] > 200).all()

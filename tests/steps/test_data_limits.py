@@ -54,7 +54,6 @@ def test_locks(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     threading.Timer(0.3, process.kill).start()
     lock = DataRoot(tmp_path).lock("features/in-00000")
