@@ -6,8 +6,6 @@
 The network alone runs in torch on prepared pixels: no decoding, no normalisation, no regions, no whitening.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

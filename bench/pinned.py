@@ -7,8 +7,6 @@ The document has digests of the stored values (not of the files, whose layout ma
 the answers of 50 searches by the champion.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

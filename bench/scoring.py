@@ -8,8 +8,6 @@ regions the top-k means are maxima at these lengths, and it checks that they are
 two videos does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

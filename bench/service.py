@@ -7,8 +7,6 @@ its last one was answered, until there were so many requests. The index of the p
 root, if it is not the configuration's.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -6,8 +6,6 @@ Features are random, imported as `hapvr features import` does, and taken in by t
 frames of one stored video. `files` and `MB` are of the folder of the index. --keep: seconds that replaced versions stay.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator

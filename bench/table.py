@@ -1,7 +1,5 @@
 """What the benchmarks share: options, works that take turns, so that other load meets all of them alike, and a table."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -10,8 +10,6 @@ process of its own for each implementation.
 paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in bf16-mixed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """Real video files and a small project that all tests share; everything is made here, in temporary folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -120,7 +118,7 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def golden() -> dict[str, Tensor]:
+def golden() -> "dict[str, Tensor]":
     """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and what they mean."""
     import torch  # xdist's controller imports this module, and runs no test
 

@@ -1,7 +1,5 @@
 """`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline and no training."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from pathlib import Path
 

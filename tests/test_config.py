@@ -1,7 +1,5 @@
 """The configuration: what is refused, and how it says so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dagster as dg

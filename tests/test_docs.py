@@ -1,7 +1,5 @@
 """What the documents promise exists: messages, verbs, targets, sensors, files."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

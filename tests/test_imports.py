@@ -1,7 +1,5 @@
 """The layers of the code, as its imports show them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

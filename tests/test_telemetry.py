@@ -1,7 +1,5 @@
 """Nothing that runs here reports to anybody: no packet leaves this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are left alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Average precision against hand arithmetic, slow loops and scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

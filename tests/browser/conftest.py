@@ -1,7 +1,5 @@
 """A headless Chromium."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The search page in a real browser: search, two videos in step, marks, watch lists, a foreign page."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`hapvr evaluate`: published numbers from similarities, and scores from stored features and a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -3,8 +3,6 @@
 The verbs and their options are read from the command itself, so a new verb is covered without a line here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

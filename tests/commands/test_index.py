@@ -1,7 +1,5 @@
 """`hapvr index`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

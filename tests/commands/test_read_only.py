@@ -1,7 +1,5 @@
 """Every verb on a project that may only be read: what reads answers, what writes says in one sentence where it cannot."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

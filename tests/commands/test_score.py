@@ -1,7 +1,5 @@
 """`hapvr score`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`hapvr run | status | download | sample | extract | train`, and what every verb does with a wrong configuration."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

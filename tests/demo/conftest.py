@@ -1,7 +1,5 @@
 """The smallest demo corpus, and folders of awkward files, made once for all tests of the corpus."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal bytes, and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

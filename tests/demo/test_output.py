@@ -1,7 +1,5 @@
 """Folders of generated files belong to one fingerprint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

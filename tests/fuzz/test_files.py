@@ -1,7 +1,5 @@
 """Bytes of every kind of file that the product reads: an error of ours, or an answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Bytes of videos: whatever is damaged, a file is frames or one reason, in bounded time and memory."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

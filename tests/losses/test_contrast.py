@@ -1,7 +1,5 @@
 """InfoNCE and circle loss of one positive, against their equations; the memory bank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Every loss on similarities and ternary labels against loops written from its paper, one row or pair at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

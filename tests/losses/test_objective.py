@@ -1,7 +1,5 @@
 """The objective: terms, weights, counts, the self pair, and errors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The network: padding, batching, symmetry, variants, precision and bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

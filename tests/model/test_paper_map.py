@@ -1,7 +1,5 @@
 """docs/paper_map.md names only what exists."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import get_args

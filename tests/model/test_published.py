@@ -1,7 +1,5 @@
 """Released checkpoints: names, settings, scores, and files that mean harm or are damaged."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pickle

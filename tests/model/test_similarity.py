@@ -1,7 +1,5 @@
 """TopK-Chamfer against loops written from Eq. 3 and 5, its limits, masks and bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

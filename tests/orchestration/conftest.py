@@ -1,7 +1,5 @@
 """Both storages of Dagster's and MLflow's records, SQLite files and a PostgreSQL server; and the jobs without a daemon."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`make demo` over real files, good and bad, in a temporary Dagster instance with a real MLflow store."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,6 @@
 """`make ui` over an empty project, which the daemon takes to a champion and a trained version, through a training that is
 killed and retried."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

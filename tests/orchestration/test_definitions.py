@@ -1,7 +1,5 @@
 """What Dagster loads: names that users build on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs that ended without saying so."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Shards as jobs of a Ray cluster of two nodes on this machine, chosen by DAGSTER_HOME alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The assets of search over stored features, and the sensor that keeps them up to date, with a champion in a registry."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `make ui` and `make demo` refuse before they start anything."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable

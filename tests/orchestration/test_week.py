@@ -1,7 +1,5 @@
 """A week of a team's project in fast-forward: what arrives, what runs by itself, what is promoted and what is not."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 WEEKS: how many; `make year` runs all 52.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

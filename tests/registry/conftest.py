@@ -1,7 +1,5 @@
 """A registered model of a small bundle with clips for it, and an MLflow server that all tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The programs that the documents print run as they are printed."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The registered model through MLflow's pyfunc, in this process and in others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs of a training, and its metrics on their way to MLflow, with and without a server."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

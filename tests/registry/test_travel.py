@@ -1,7 +1,5 @@
 """Models that travel: through a folder, and through the hub's own client and a stand-in for the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The registered model in a real registry: versions, champions, and what a name stands for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One bundle and a few clips for all tests of the scorer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits and permissions from the environment and from a request; turns at the compute lock, and deadlines."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bundles with ONNX files: written by torch, run by the engine without torch, and refused where they were changed."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pairs of real files: similarity, segments, limits, errors, caching and threads."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

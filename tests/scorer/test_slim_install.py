@@ -1,7 +1,5 @@
 """The built wheel in an environment of its own, first with the extra `score`, then with `search`: no torch, same answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

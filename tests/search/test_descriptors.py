@@ -1,7 +1,5 @@
 """Descriptors of real clips: frames of one colour and frames that stand still cannot be found, all others can."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

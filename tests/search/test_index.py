@@ -1,7 +1,5 @@
 """An index against an exact one in memory: what it finds, how it changes, and what it says of damage."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

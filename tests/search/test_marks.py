@@ -1,7 +1,5 @@
 """Marks: in either order, replaced, taken back, kept through damage of other files, and safe from two writers."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What those who run the service look at: metrics, the interface, and a reload under load."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

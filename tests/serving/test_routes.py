@@ -1,7 +1,5 @@
 """Searches, media, marks, matrices and duplicates over HTTP."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small collections that can be indexed and searched, by the real stages, and networks that stand for champions."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil

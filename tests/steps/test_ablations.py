@@ -1,7 +1,5 @@
 """The ablations that ship: every row is a valid configuration and trains."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import yaml

@@ -1,7 +1,5 @@
 """The outbox against a real HTTP server: nothing is lost, nothing is posted twice, nothing goes where nobody said."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

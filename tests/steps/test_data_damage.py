@@ -1,7 +1,5 @@
 """Damaged files: the stage that owns a file makes it anew, everybody else names it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Full disks, locks of other processes: a clear refusal, and nothing lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stage that scores benchmarks: which videos count under the policy of the configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Each family goes through the whole chain: trained, evaluated, registered, scored with, searched with."""
 
-from __future__ import annotations
-
 import pytest
 
 from hapvr.chain import CHAIN

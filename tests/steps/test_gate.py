@@ -1,7 +1,5 @@
 """The gate on stored evaluations, in a real registry: what is promoted, what is written down, what is not comparable."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

@@ -1,7 +1,5 @@
 """What sensors and schedules look at: sources, and training data that the model has not seen."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Findings on real shards: healthy ones, and ones with losses, duplicates, wrong values and changed bytes."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

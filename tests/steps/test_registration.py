@@ -1,7 +1,5 @@
 """Calibration and model card of a project's own model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

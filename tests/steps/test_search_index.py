@@ -1,7 +1,5 @@
 """Descriptors and index of real features: what is taken in, when, and what answers meanwhile."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Searches in a real collection: files, pictures, ids and parts of them find what they show, where it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Watch lists over a real collection: what matches, what is compared again, what is announced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

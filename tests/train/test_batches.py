@@ -1,7 +1,5 @@
 """Batches: a function of seed and number, with donors that are labelled."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """TCA's training on views: what is compared with what, what a checkpoint keeps, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TCA's bank, losses and training steps against the numbers of its release (tests/golden/tca_golden.md)."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

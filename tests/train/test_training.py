@@ -1,7 +1,5 @@
 """Training in this process: resuming, damaged checkpoints, the best weights, and what ends a training with a message."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

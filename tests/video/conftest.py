@@ -1,7 +1,5 @@
 """Real video files made by the tests; every frame shows its own number as eight black or white fields."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Black bars are found in frames of real files, and dark pictures are not taken for bars."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sampling real files by timestamp, whatever their rate, shape, format or damage."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

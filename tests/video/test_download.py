@@ -1,7 +1,5 @@
 """Downloads from a server on this machine that is slow, cuts connections, lies and refuses."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

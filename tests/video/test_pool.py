@@ -1,7 +1,5 @@
 """Worker processes: hangs, crashes and greed cost one row; order and memory are kept."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files that are no usable video: each is refused with its reason, silently."""
 
-from __future__ import annotations
-
 import io
 import os
 

@@ -1,7 +1,5 @@
 """Decoding the wanted frames alone: the same bits as decoding all, whatever the stream is made of."""
 
-from __future__ import annotations
-
 import av
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Readers of published files and the shipped tables: counts known from the papers, and small made-up files."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """TCA's network and descriptors against the numbers of its release (tests/golden/tca_golden.md)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """VVS against the numbers of its release (tests/golden/vvs_golden.md)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

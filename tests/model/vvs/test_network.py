@@ -1,7 +1,5 @@
 """VVS against its definition at other seeds and shapes, and the laws of its parts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
