@@ -43,9 +43,10 @@ FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """All servers and the daemon over a new project, with automation switched on before there is anything."""
     folder = tmp_path_factory.mktemp("ui")
-    shutil.copytree(clips_folder, folder / "clips")
-    for path in folder.rglob("*.mp4"):
-        os.utime(path, (time.time() - 3600,) * 2)
+    (folder / "clips").mkdir()
+    for name in (*(f"clip {number:02d}.mp4" for number in range(8)), "text.mp4"):
+        shutil.copy(clips_folder / name, folder / "clips")
+        os.utime(folder / "clips" / name, (time.time() - 3600,) * 2)
     settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
     with serving(folder, settings) as found:
