@@ -14,6 +14,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
+from tests.registry.empty_store import new_store
 
 __all__ = ["call"]
 
@@ -30,6 +31,7 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     root, one, more = tmp_path / "root", tmp_path / "one", tmp_path / "more"
     clip = write_clip(one / "a.mp4", seed=0)
     project = add_folders(root, [one])
+    new_store(root / "mlflow")
     first = update_collection(project, no_bar)
     assert not first.calibrated
     assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == ["one/a.mp4"]
