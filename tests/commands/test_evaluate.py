@@ -1,5 +1,6 @@
 """`hapvr evaluate`: published numbers from similarities, and scores from stored features and a model."""
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -18,11 +19,22 @@ from hapvr.seeding import torch_rng
 from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.steps.project import Project
 from tests.commands.conftest import Call
+from tests.conftest import GOLDEN, golden_similarities
 
 
 def write_scores(path: Path, *rows: tuple[str, str, float]) -> Path:
     pl.DataFrame(rows, schema=["query_id", "reference_id", "similarity"], orient="row").write_parquet(path)
     return path
+
+
+def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> None:
+    """Every metric of the research release, to 1e-6, under the official policy."""
+    wanted = json.loads((GOLDEN / "expected_metrics.json").read_text(encoding="utf-8"))["fivr5k_dev_missing"]
+    path = tmp_path / "similarities.parquet"
+    golden_similarities("fivr5k_similarities_dev_missing").write_parquet(path)
+    done = call("evaluate", "--benchmark", "fivr-5k", "--similarities", path, "--policy", "official", "--json")
+    assert done.code == 0, done.error
+    assert {name: done.json["metrics"][name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
 
 
 def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project, tmp_path: Path) -> None:

@@ -117,15 +117,8 @@ def new_database() -> Iterator[NewDatabase]:
             shutil.chown(folder, user)
 
         def run(*command: str) -> None:
-            done = subprocess.run(
-                command,
-                user=user,
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            done = subprocess.run(command, user=user, cwd=folder, check=False, **said)
             assert done.returncode == 0, done.stderr
 
         def make(name: str) -> str:

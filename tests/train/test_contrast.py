@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from hapvr.config import Config
@@ -10,6 +11,7 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.family import video_vectors
 from hapvr.model.settings import TcaSettings
 from hapvr.steps.project import Project
+from hapvr.steps.training import prepare_training, run_training
 from hapvr.train.batch import Batch
 from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training
@@ -82,3 +84,34 @@ def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Proj
     assert run(small_project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
     assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+
+
+@pytest.mark.slow
+def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
+    """Without dropout: losses, weights and banks of two gloo processes are those of one, to rounding.
+
+    The bias of attention's keys is left out: softmax does not depend on it, so its gradient is rounding, which Adam scales up.
+    """
+    contrast = ContrastSettings(loss="infonce", bank_size=4, momentum=0.9)
+    changes = {"steps": 12}
+    run(small_project, tmp_path, tca(small_project, contrast=contrast, **changes))
+    config = tca(small_project, contrast=contrast, num_processes=2, **changes)
+    project = Project(config, small_project.root, small_project.folder)
+    training = prepare_training(project, "tca-two-equal-one", tags={})
+    run_training(project, training)
+    one, two = (
+        [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
+        for folder in (tmp_path, training.folder)
+    )
+    assert two == pytest.approx(one, rel=1e-4)
+    alone, together = (
+        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1]) for folder in (tmp_path, training.folder)
+    )
+    for part in ("network", "family"):
+        assert alone[part].keys() == together[part].keys()
+        for name, values in alone[part].items():
+            found, wanted = (
+                torch.cat([t.chunk(3)[0], t.chunk(3)[2]]) if name.endswith("in_proj_bias") else t
+                for t in (together[part][name], values)
+            )
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)

@@ -12,9 +12,7 @@ import pytest
 import torch
 
 from hapvr.config_file import dump_config
-from hapvr.losses.settings import ContrastSettings
 from hapvr.model.checkpoint import load_network
-from hapvr.model.settings import TcaSettings
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     fail_training,
@@ -35,27 +33,18 @@ def project_with(project: Project, **changes: object) -> Project:
     return Project(with_train(project, **changes), project.root, project.folder)
 
 
-TCA = {
-    "network": TcaSettings(dropout=0.0),
-    "contrast": ContrastSettings(loss="infonce", bank_size=4, momentum=0.9),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "steps", "jumps"), [({}, 20, 2), (TCA, 12, 0)], ids=["similarity", "tca"])
-def test_two_processes_equal_one_with_the_same_batch(
-    small_project: Project, tmp_path: Path, family: dict[str, object], steps: int, jumps: int
-) -> None:
-    """Losses, weights and TCA's bank of two gloo processes are those of one process, to rounding.
+def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
+    """Losses of two gloo processes are those of one process to rounding, and so are the weights.
 
     QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of
-    a single step may jump. Softmax does not depend on the bias of attention's keys, so its gradient is rounding, which
-    Adam scales up.
+    a single step may jump.
     """
-    changes = {"steps": steps, **family}
+    steps = 20
+    changes = {"steps": steps}
     run(small_project, tmp_path, with_train(small_project, **changes))
     project = project_with(small_project, num_processes=2, **changes)
-    training = prepare_training(project, f"two-equal-one-{len(family)}", tags={})
+    training = prepare_training(project, "two-equal-one", tags={})
     run_training(project, training)
     one, two = (
         [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
@@ -64,17 +53,13 @@ def test_two_processes_equal_one_with_the_same_batch(
     assert len(one) == steps
     assert two == pytest.approx(one, rel=1e-2)
     differing = [step for step, (a, b) in enumerate(zip(one, two, strict=True)) if b != pytest.approx(a, rel=1e-4)]
-    assert len(differing) <= jumps, differing
+    assert len(differing) <= max(steps // 10, 1), differing
     alone, together = (
-        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1]) for folder in (tmp_path, training.folder)
+        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["network"]
+        for folder in (tmp_path, training.folder)
     )
-    for part in ("network", "family"):
-        assert alone[part].keys() == together[part].keys()
-        for name, wanted in alone[part].items():
-            found = together[part][name]
-            if name.endswith("in_proj_bias"):
-                wanted, found = (torch.cat([bias.chunk(3)[0], bias.chunk(3)[2]]) for bias in (wanted, found))
-            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4 if family else 2e-5)
+    for name, weights in alone.items():
+        torch.testing.assert_close(together[name], weights, rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.slow
