@@ -6,19 +6,16 @@
 The network alone runs in torch on prepared pixels: no decoding, no normalisation, no regions, no whitening.
 """
 
-from __future__ import annotations
-
 import argparse
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 
-from bench.table import ratio, show, take_turns
+from bench.table import parse, ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import embed_by_networks, region_embedder
-from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision, Weights
+from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Weights
 from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
@@ -48,13 +45,9 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     frames = torch.from_numpy(np.tile(crops(jpegs, backbone.crop_px), (options.videos, 1, 1, 1))).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
 
-    def clips() -> Iterator[tuple[str, np.ndarray]]:
-        for number in range(options.videos):
-            yield str(number), crops(jpegs, backbone.crop_px)
-
     def whole() -> None:
-        for _ in embed_by_networks(clips(), [embed]):
-            pass
+        clips = ((str(number), crops(jpegs, backbone.crop_px)) for number in range(options.videos))
+        list(embed_by_networks(clips, [embed]))
 
     @torch.inference_mode()
     def network() -> None:
@@ -75,16 +68,8 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--architectures", nargs="+", default=ARCHITECTURES, help="frozen networks to extract with")
-    parser.add_argument("--precision", default="float32", choices=get_args(Precision), help="of the frozen network")
-    parser.add_argument("--videos", type=int, default=4)
-    parser.add_argument("--frames", type=int, default=24, help="of a video")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    sizes = {"videos": 4, "frames": 24, "rounds": 3, "threads": 1}
+    options = parse(__doc__, architectures=ARCHITECTURES, precision="float32", device="cpu", **sizes)
     show([measure(architecture, options) for architecture in options.architectures])
 
 

@@ -7,8 +7,6 @@ The document has digests of the stored values (not of the files, whose layout ma
 the answers of 50 searches by the champion.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -55,7 +53,6 @@ def pinned(config: Path) -> dict[str, Any]:
     """Everything that is pinned, from the data root of a configuration."""
     project = Project.open(config)
     root = project.root.local
-    assert root is not None
     shards = {
         str(path.relative_to(root).parent): digest_of_table(path)
         for stage in STAGES

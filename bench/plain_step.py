@@ -1,7 +1,5 @@
 """HAP-VR's score and training step from their equations, one pair of videos at a time; what the benchmarks compare with."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

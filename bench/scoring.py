@@ -2,14 +2,12 @@
 
     python -m bench.scoring [--frames 60 108 200] [--videos 24] [--rounds 5] [--device cpu|cuda] [--threads N]
 
-The plain implementation is written from the equations, one pair of videos at a time: attention, einsum, maximum, mean,
-convolutions, maximum, mean (HAP-VR section 3.3.1; with the paper's rates and 9 regions the top-k means are maxima at
-these lengths, and it checks that they are). It starts from features, as a function of two videos does.
+--videos: queries, and as many references. The plain implementation is written from the equations, one pair of videos at a
+time: attention, einsum, maximum, mean, convolutions, maximum, mean (HAP-VR section 3.3.1; with the paper's rates and 9
+regions the top-k means are maxima at these lengths, and it checks that they are). It starts from features, as a function of
+two videos does.
 """
 
-from __future__ import annotations
-
-import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import attend, compare, frame_similarity
-from bench.table import ratio, show, take_turns
+from bench.table import parse, ratio, show, take_turns
 from hapvr.model.clips import PackedVideos
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -99,14 +97,8 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--frames", type=int, nargs="+", default=[60, 108, 200])
-    parser.add_argument("--videos", type=int, default=24, help="queries, and as many references")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    threads = torch.get_num_threads()
+    options = parse(__doc__, frames=(60, 108, 200), videos=24, rounds=5, device="cpu", threads=threads)
     device = torch.device(options.device)
     rows = [measure(count, num_videos=options.videos, rounds=options.rounds, device=device) for count in options.frames]
     show([row for part in rows for row in part])

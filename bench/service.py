@@ -1,14 +1,12 @@
 """The search service under several clients at once, against the same searches in one process.
 
-    python -m bench.service --config configs/demo.yaml [--data-root DIR] [--clients 1 8 32] [--requests 200]
+    python -m bench.service --config configs/demo.yaml [--data DIR] [--clients 1 8 32] [--requests 200]
 
 Starts `hapvr serve` on a free port of this machine; each client sends a search, of a video of the collection, as soon as
-its last one was answered. The index of the project must be there.
+its last one was answered, until there were so many requests. The index of the project must be there; --data: its data
+root, if it is not the configuration's.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.table import show
+from bench.table import parse, show
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
 
@@ -38,14 +36,7 @@ def serving(config: Path, data_root: str) -> Iterator[str]:
     command += ["--set", f"data_root={data_root}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            text = ""
-            while not text.rstrip().endswith("}"):
-                line = process.stdout.readline()
-                if not line:
-                    raise RuntimeError("the service did not start; see its messages above")
-                text += line
-            yield json.loads(text)["address"].rstrip("/")
+            yield json.loads(process.stdout.readline())["address"].rstrip("/")
         finally:
             process.terminate()
 
@@ -79,13 +70,8 @@ def row(name: str, clients: int, times: Sequence[float], wall: float) -> dict[st
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--config", type=Path, default=Path("configs/demo.yaml"))
-    parser.add_argument("--data-root", help="default: the configuration's")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--requests", type=int, default=200, help="searches by all clients together")
-    options = parser.parse_args()
-    project = Project.open(options.config, overrides={"data_root": options.data_root} if options.data_root else {})
+    options = parse(__doc__, config=Path("configs/demo.yaml"), data="", clients=(1, 8, 32), requests=200)
+    project = Project.open(options.config, overrides={"data_root": options.data} if options.data else {})
     searcher = Searcher.open(project)
     ids = sorted(searcher.collection.video_ids())
     queries = [ids[number % len(ids)] for number in range(options.requests)]

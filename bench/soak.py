@@ -6,9 +6,6 @@ Features are random, imported as `hapvr features import` does, and taken in by t
 frames of one stored video. `files` and `MB` are of the folder of the index. --keep: seconds that replaced versions stay.
 """
 
-from __future__ import annotations
-
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,7 +17,7 @@ import numpy as np
 import psutil
 import yaml
 
-from bench.table import show
+from bench.table import parse, show
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -80,12 +77,7 @@ def soak(folder: Path, *, shards: int, videos: int, frames: int, keep_s: float) 
 
 def main() -> None:
     """Measures and prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shards", type=int, default=200)
-    parser.add_argument("--videos", type=int, default=20)
-    parser.add_argument("--frames", type=int, default=60)
-    parser.add_argument("--keep", type=float, default=60.0)
-    options = parser.parse_args()
+    options = parse(__doc__, shards=200, videos=20, frames=60, keep=60.0)
     with tempfile.TemporaryDirectory() as folder:
         sizes = {"shards": options.shards, "videos": options.videos, "frames": options.frames}
         rows = list(soak(Path(folder), **sizes, keep_s=options.keep))

@@ -1,7 +1,6 @@
-"""What the benchmarks share: works that take turns, so that other load meets all of them alike, and a table of the results."""
+"""What the benchmarks share: options, works that take turns, so that other load meets all of them alike, and a table."""
 
-from __future__ import annotations
-
+import argparse
 import statistics
 import sys
 import time
@@ -11,6 +10,18 @@ from typing import Any
 import torch
 
 from hapvr.tables import markdown_table
+
+
+def parse(usage: str | None, **defaults: Any) -> argparse.Namespace:
+    """`--name VALUE` for each of these, `--name VALUE ...` for a tuple; `threads` are torch's. usage: what --help prints."""
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        many = isinstance(default, tuple)
+        kind = type(default[0] if many else default)
+        parser.add_argument(f"--{name}", type=kind, nargs="+" if many else None, default=default)
+    options = parser.parse_args()
+    torch.set_num_threads(getattr(options, "threads", torch.get_num_threads()))
+    return options
 
 
 def take_turns(

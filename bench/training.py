@@ -10,8 +10,6 @@ process of its own for each implementation.
 paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in bf16-mixed.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -23,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bench.plain_step import plain_step
-from bench.table import ratio, show, take_turns
+from bench.table import parse, ratio, show, take_turns
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.settings import NetworkSettings
@@ -160,14 +158,7 @@ def _status_mib(name: str) -> float:
 
 def main() -> None:
     """Measures and prints tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--clips", type=int, default=32)
-    parser.add_argument("--frames", type=int, default=28)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options = parse(__doc__, clips=32, frames=28, rounds=3, device="cpu", threads=torch.get_num_threads())
     device = torch.device(options.device)
     show(measure_step(options, device))
     show(measure_paper(options, device))

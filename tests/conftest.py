@@ -1,10 +1,10 @@
 """Real video files and a small project that all tests share; everything is made here, in temporary folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 GOLDEN = CHECKOUT / "tests" / "golden"
 
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+def run_python(*words: object, **options: Any) -> str:
+    """What Python prints that is called with these words, and finds the checkout. It must end well."""
+    environment = options.pop("env", os.environ) | {"PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def golden_similarities(name: str) -> pl.DataFrame:
@@ -109,7 +118,7 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def golden() -> dict[str, Tensor]:
+def golden() -> "dict[str, Tensor]":
     """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and what they mean."""
     import torch  # xdist's controller imports this module, and runs no test
 
@@ -192,6 +201,21 @@ def searchable(make_once: MakeOnce) -> Path:
     from tests.steps.search_projects import searchable_project
 
     return make_once("searchable project", searchable_project)
+
+
+@pytest.fixture(scope="session")
+def scenes(make_once: MakeOnce) -> Path:
+    """a: pictures 0-5; b: others; copy: 3 s of a within others; two: two parts of a, swapped; bad: no video."""
+    from tests.scorer.bundles import write_scenes
+
+    def write(folder: Path) -> None:
+        write_scenes(folder / "a.mp4", [0, 1, 2, 3, 4, 5])
+        write_scenes(folder / "b.mp4", [20, 21, 22, 23])
+        write_scenes(folder / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
+        write_scenes(folder / "two.mp4", [40, 3, 4, 5, 41, 42, 0, 1, 43])
+        (folder / "bad.mp4").write_text("this is no video")
+
+    return make_once("scenes", write)
 
 
 @pytest.fixture(scope="session")

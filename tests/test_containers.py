@@ -1,7 +1,5 @@
 """compose.yaml, as far as that goes without containers: `mlflow_server` runs the command of the service."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """Files that appear whole, or not at all."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

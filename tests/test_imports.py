@@ -1,20 +1,14 @@
 """The layers of the code, as its imports show them."""
 
-from __future__ import annotations
-
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hapvr.steps.project import Project
-
-CHECKOUT = Path(__file__).resolve().parent.parent
+from tests.conftest import CHECKOUT, run_python
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -72,17 +66,7 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
 
 LAYERS = (
     {"settings"},
-    {
-        "config",
-        "config_file",
-        "config_reference",
-        "errors",
-        "files",
-        "seeding",
-        "provenance",
-        "tables",
-        "progress",
-    },
+    {"config", "config_file", "config_reference", "errors", "files", "seeding", "provenance", "tables", "progress"},
     {"model", "augment", "video"},
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
@@ -146,14 +130,8 @@ def test_nothing_private_is_imported() -> None:
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        (
-            "hapvr.steps.training, hapvr.steps.evaluation",
-            {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
-        ),
-        (
-            "hapvr.commands.scoring, hapvr.scorer.bundle",
-            {"torch", "polars", "pyarrow", "mlflow", "openvino"},
-        ),
+        ("hapvr.steps.training, hapvr.steps.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
+        ("hapvr.commands.scoring, hapvr.scorer.bundle", {"torch", "polars", "pyarrow", "mlflow", "openvino"}),
         (
             "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, hapvr.serving.server",
             {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
@@ -168,8 +146,7 @@ def test_nothing_private_is_imported() -> None:
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
     """What answers does not load torch, and what trains does not load timm."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 def test_help_loads_no_library_of_the_work() -> None:
@@ -177,11 +154,9 @@ def test_help_loads_no_library_of_the_work() -> None:
     heavy = {"hapvr.config", "torch", "numpy", "polars", "pyarrow", "yaml", "mlflow", "dagster", "timm", "yt_dlp"}
     code = (
         "import atexit, sys; from hapvr.cli import main\n"
-        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)), file=sys.stderr)); main()"
+        f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)))); main()"
     )
-    command = [sys.executable, "-c", code, "score", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=CHECKOUT)
-    assert done.stderr.strip() == "[]"
+    assert run_python("-c", code, "score", "--help").endswith("[]\n")
 
 
 @pytest.mark.slow
@@ -196,8 +171,4 @@ def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_projec
         "    assert check(project, 'own-test-00000')\n"
         "print(sorted({'torch', 'mlflow', 'lightning_fabric', 'matplotlib', 'lance', 'pandas'} & set(sys.modules)))"
     )
-    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder, env=environment
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code, cwd=folder).strip() == "[]"

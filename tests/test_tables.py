@@ -1,7 +1,5 @@
 """Small tables: whatever bit flips, a reader gets what was written or an error."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are left alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -65,7 +63,6 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
     for key in make_manifest(project).shards:
         make_videos(project, key)
     root = project.root.local
-    assert root is not None
     assert damaged(project) == []
     test, validation = sorted((root / "corpus").iterdir())
     files = [test / "labels.parquet", validation / "videos.parquet"]
@@ -138,6 +135,17 @@ def test_bundles_of_untrained_models(onnx_bundle: Path, tmp_path: Path) -> None:
         (bundle / name).write_bytes(whole)
 
 
+def one_clip(folder: Path, place: str = "in/0.mp4", *, frames: bool = True) -> tuple[Project, Path]:
+    """A project of one clip, with its frames if asked for, and the clip."""
+    clip = write_clip(folder / place, seed=0, seconds=2)
+    project = open_project(folder, folder_settings(clip.parent, folder / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    if frames:
+        make_frames(project, "in-00000")
+    return project, clip
+
+
 def recorded_path(project: Project, key: str, path: str) -> None:
     """Let the record of a shard's only video name another path, as a hand could write it."""
     shard = project.shard("videos", key)
@@ -149,10 +157,7 @@ def recorded_path(project: Project, key: str, path: str) -> None:
 def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, place: str) -> None:
     """A clip that was edited since stays as it is, wherever it lies: in a folder of the data root, below `downloads`, or
     outside and named by a path that leads out of `downloads`."""
-    clip = write_clip(tmp_path / place, seed=0, seconds=2)
-    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
-    make_manifest(project)
-    make_videos(project, "in-00000")
+    project, clip = one_clip(tmp_path, place, frames=False)
     if place.startswith("own"):
         (tmp_path / "data" / "downloads").mkdir()
         recorded_path(project, "in-00000", str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"))
@@ -181,13 +186,8 @@ def test_a_fetched_video_whose_server_is_gone_is_kept(tmp_path: Path) -> None:
 
 def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
     """A flipped bit in features that are of no shard of the manifest: named, and left as they are."""
-    clip = write_clip(tmp_path / "in" / "0.mp4", seed=0, seconds=2)
-    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
-    make_manifest(project)
-    make_videos(project, "in-00000")
-    make_frames(project, "in-00000")
+    project, _ = one_clip(tmp_path)
     root = project.root.local
-    assert root is not None
     shutil.copytree(root / "frames" / "in-00000", root / "frames" / "imported-00000")
     damage(root / "frames" / "imported-00000" / "data.parquet")
     before = {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()}
@@ -200,10 +200,7 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no other file system")
 def test_a_data_root_over_two_file_systems(tmp_path: Path) -> None:
     """What is on another disk is set aside and made again, too."""
-    clip = write_clip(tmp_path / "in" / "0.mp4", seed=0, seconds=2)
-    project = open_project(tmp_path, folder_settings(clip.parent, tmp_path / "data"))
-    make_manifest(project)
-    make_videos(project, "in-00000")
+    project, _ = one_clip(tmp_path, frames=False)
     with TemporaryDirectory(dir="/dev/shm") as other:
         (tmp_path / "data" / "frames").symlink_to(other)
         make_frames(project, "in-00000")

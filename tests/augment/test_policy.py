@@ -1,7 +1,5 @@
 """Weak and strong views: reproducible, and true to their source."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

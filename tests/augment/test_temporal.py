@@ -1,7 +1,5 @@
 """Temporal augmentations on frame indices."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

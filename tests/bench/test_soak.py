@@ -1,7 +1,5 @@
 """An index that shards come to one by one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The whole training step against its equations, pair by pair."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

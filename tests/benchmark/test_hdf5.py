@@ -1,7 +1,5 @@
 """Features from HDF5 files that name other files or claim more than they hold."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 

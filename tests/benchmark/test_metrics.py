@@ -1,7 +1,5 @@
 """Average precision against hand arithmetic, slow loops and scikit-learn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,13 +90,6 @@ def test_tie_grouped_average_precision_equals_scikit_learn(ranking):
     assert score(similarity, relevant, kind="tie_grouped") == pytest.approx(
         average_precision_score(relevant, similarity)
     )
-
-
-@given(rankings())
-def test_average_precision_ignores_monotone_rescaling(ranking):
-    """Only the order of the similarities counts."""
-    similarity, relevant = ranking
-    assert score(similarity, relevant) == score(np.exp(similarity * 3) - 7, relevant)
 
 
 def test_interpolated_precision_groups_ties():

@@ -1,7 +1,5 @@
 """The promotion gate's statistics: paired resamples, what counts as better, what counts as worse."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

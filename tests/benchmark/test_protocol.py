@@ -1,7 +1,5 @@
 """Evaluation against hand arithmetic, published-protocol numbers, and the laws of the policies."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

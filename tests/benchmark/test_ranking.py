@@ -1,7 +1,5 @@
 """Bad similarity files: each is refused with what was found and what was wanted, or counted."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

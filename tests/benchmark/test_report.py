@@ -1,7 +1,5 @@
 """Tables of results."""
 
-from __future__ import annotations
-
 import pytest
 
 from hapvr.benchmark.definition import TASKS

@@ -1,7 +1,5 @@
 """The scoring engine against the network, one pair at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

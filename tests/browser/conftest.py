@@ -1,7 +1,5 @@
 """A headless Chromium."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 
@@ -11,15 +9,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.conftest import CHECKOUT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+QUIET = ("gpu", "quic", "background-networking", "component-update", "sync")
+FLAGS = ["--no-sandbox", "--no-first-run", *(f"--disable-{name}" for name in QUIET)]
 expect.set_options(timeout=120_000)
 SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
@@ -30,7 +21,7 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.fail("no chromium on this machine; install the distribution's package `chromium`")
     with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
 
 @pytest.fixture

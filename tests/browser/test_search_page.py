@@ -1,7 +1,5 @@
 """The search page in a real browser: search, two videos in step, marks, watch lists, a foreign page."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator
@@ -104,7 +102,6 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     times_are(page, query + 1, query - 7)
     matrix = page.locator("canvas.matrix")
     box = matrix.bounding_box()
-    assert box is not None
     matrix.click(position={"x": box["width"] * 5.5 / 16, "y": box["height"] * 30.5 / 40})
     times_are(page, 30.5, 5.5)
     page.get_by_role("button", name=PART).click()

@@ -1,8 +1,6 @@
 """Calls of `hapvr` in one process: `python -m tests.commands.calls` reads a list of calls as JSON from standard input and
 prints a list of [exit code, standard output, standard error]."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The command line as its users call it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`hapvr benchmarks`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hapvr.benchmark.definitions.catalog import load_definition

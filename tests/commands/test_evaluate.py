@@ -1,9 +1,6 @@
 """`hapvr evaluate`: published numbers from similarities, and scores from stored features and a model."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -12,16 +9,14 @@ import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import FeatureStore
-from hapvr.model.checkpoint import load_network, save_network
+from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.steps.benchmark_features import BenchmarkFeatures, shards_with_features
 from hapvr.steps.project import Project
-from tests.commands.conftest import Call, Outcome
+from tests.commands.conftest import Call
 from tests.conftest import GOLDEN, golden_similarities
-
-Scored = Callable[..., Outcome]
 
 
 def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> None:
@@ -34,35 +29,14 @@ def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> Non
     assert {name: done.json["metrics"][name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
 
 
-@pytest.fixture
-def own_test(small_project: Project) -> Path:
-    """The folder of the small project's test benchmark."""
-    return small_project.root.local_path("corpus/own-test")
-
-
-@pytest.fixture
-def network_folder(tmp_path: Path) -> Path:
-    """A stored network with seeded random weights that fits the small project's features."""
-    network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("evaluate"))
-    return save_network(network, tmp_path / "network", metadata={})
-
-
-@pytest.fixture
-def scored(call: Call, small_project: Project, own_test: Path, network_folder: Path) -> Scored:
-    """`hapvr evaluate` of the small project's test benchmark from its features, by the random network unless told."""
-
-    def run(*options: object, model: Path = network_folder, features: str = small_project.root.url) -> Outcome:
-        return call("evaluate", "--benchmark", own_test, "--features", features, "--model", model, *options)
-
-    return run
-
-
-def test_evaluate_normalizes_against_a_source(
-    call: Call, scored: Scored, small_project: Project, own_test: Path, network_folder: Path, tmp_path: Path
-) -> None:
+def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project, tmp_path: Path) -> None:
     """Normalised metrics stand beside the raw ones: each query's scores less its similarity to the nearest other video."""
-    out = tmp_path / "similarities.parquet"
-    done = scored("--out", out, "--normalize", "own-train", "--json")
+    own_test, out = small_project.root.local_path("corpus/own-test"), tmp_path / "similarities.parquet"
+    network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("evaluate"))
+    model = save_network(network, tmp_path / "network", metadata={})
+    benchmark = ("evaluate", "--benchmark", own_test)
+    scored = (*benchmark, "--features", small_project.root.url, "--model", model, "--normalize", "own-train")
+    done = call(*scored, "--out", out, "--json")
     assert done.code == 0, done.error
     normalized = done.json["normalized"]
     assert normalized["availability"] == done.json["availability"]
@@ -70,7 +44,7 @@ def test_evaluate_normalizes_against_a_source(
     shards = [key for key in small_project.root.list_folders("features") if key.startswith("own-train-")]
     store = FeatureStore(small_project.root, shards)
     own = FeatureStore(small_project.root, shards_with_features(small_project.root, definition))
-    network, _ = load_network(network_folder)
+    network.eval()
     with torch.inference_mode():
         others = [network.embed(features.float())[None] for _, features in store.read(sorted(store.available()))]
         levels = {
@@ -79,8 +53,8 @@ def test_evaluate_normalizes_against_a_source(
         }
     level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
     pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(tmp_path / "normalized.parquet")
-    text = scored("--normalize", "own-train", "--bootstrap", 20).out
+    text = call(*scored, "--bootstrap", 20).out
     assert "| own-test (strict), normalised scores |" in text
     assert "95 % interval over queries" in text
-    again = call("evaluate", "--benchmark", own_test, "--similarities", tmp_path / "normalized.parquet", "--json")
+    again = call(*benchmark, "--similarities", tmp_path / "normalized.parquet", "--json")
     assert again.json["metrics"] == pytest.approx(normalized["metrics"])

@@ -1,7 +1,5 @@
 """`hapvr features`: from a published HDF5 file to a benchmark's metrics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

@@ -3,8 +3,6 @@
 The verbs and their options are read from the command itself, so a new verb is covered without a line here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -180,16 +178,9 @@ def test_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
     """The console script prints an object to standard output where --json stands in the call."""
-    code = "from hapvr.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "models", "list", "--nmae", "x", "--json"],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
-        cwd=tmp_path,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-c", "from hapvr.cli import main; main()", "models", "list", "--nmae", "x", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert json.loads(done.stdout) == {"error": "this call is not understood; standard error says why", "exit_code": 2}
     assert "--nmae" in done.stderr

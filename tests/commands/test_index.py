@@ -1,7 +1,5 @@
 """`hapvr index`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,18 +9,13 @@ from tests.commands.conftest import Call
 from tests.steps.search_projects import copied_project, network_folder
 
 
-@pytest.fixture(scope="module")
-def folder(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with config.yaml, of a project with features, and network-0."""
-    folder = tmp_path_factory.mktemp("index")
-    copied_project(small_project, folder)
-    network_folder(folder)
-    return folder
-
-
-def test_an_index_is_made_and_shown(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_made_and_shown(
+    call: Call, small_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing yet; an update; what it holds; a second update; an index built anew."""
-    monkeypatch.chdir(folder)
+    copied_project(small_project, tmp_path)
+    network_folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
     options = ("--config", "config.yaml")
     done = call("index", "status", *options)
     assert done.code == 1
@@ -31,7 +24,7 @@ def test_an_index_is_made_and_shown(call: Call, folder: Path, monkeypatch: pytes
     assert made.code == 0, made.error
     assert made.json["passed"]
     assert len(made.json["added"]) == len(made.json["shards"]) > 1
-    assert made.json["model"] == str(folder / "network-0")
+    assert made.json["model"] == str(tmp_path / "network-0")
     shown = call("index", "status", *options, "--json").json
     assert {name: shown[name] for name in ("videos", "frames", "digest", "place")} == {
         name: made.json[name] for name in ("videos", "frames", "digest", "place")

@@ -1,7 +1,5 @@
 """`hapvr models`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`hapvr pairs`: marks as CSV, a round trip, tables of labelling tools, and lines that cannot be used."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,12 +1,8 @@
 """Every verb on a project that may only be read: what reads answers, what writes says in one sentence where it cannot."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +20,7 @@ from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Outcome
 from tests.commands.test_hostile_values import verbs
 from tests.commands.test_models import write_published
-from tests.conftest import CHECKOUT, MakeOnce, golden_similarities
+from tests.conftest import MakeOnce, golden_similarities, run_python
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import fill_collection
 from tests.steps.search_projects import LONG, register_bundle
@@ -95,18 +91,9 @@ class ReadOnly:
     def call(self, calls: list[list[str]]) -> list[Outcome]:
         """Call `hapvr` in a process whose home may only be read, too."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HAPVR_", "XDG_", "MLFLOW_"))}
-        done = subprocess.run(
-            [sys.executable, "-c", HEED_PERMISSIONS],
-            input=json.dumps(calls),
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env=kept | {"PYTHONPATH": str(CHECKOUT), "HOME": str(self.folder)},
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return [Outcome(*answer) for answer in json.loads(done.stdout)]
+        environment = kept | {"HOME": str(self.folder)}
+        said = run_python("-c", HEED_PERMISSIONS, input=json.dumps(calls), cwd=self.folder, env=environment)
+        return [Outcome(*answer) for answer in json.loads(said)]
 
 
 @pytest.fixture(scope="module")

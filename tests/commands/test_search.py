@@ -1,7 +1,5 @@
 """`hapvr search` and `hapvr pairs` as people call them, on a real collection with an index."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`hapvr serve` as people call it."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

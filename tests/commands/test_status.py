@@ -1,7 +1,5 @@
 """What needs a person: found by `hapvr status`, told to a real webhook once, signed."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

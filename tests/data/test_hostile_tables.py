@@ -1,7 +1,5 @@
 """Tables that are well formed and whose columns hold something else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path

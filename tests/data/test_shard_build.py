@@ -1,7 +1,5 @@
 """The skeleton that every stage uses: what is made, what is taken over, and what an interrupted run leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from pathlib import Path
 

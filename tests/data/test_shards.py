@@ -1,7 +1,5 @@
 """Shards: atomic, contiguous, refused where they do not fit."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

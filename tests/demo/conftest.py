@@ -1,8 +1,5 @@
 """The smallest demo corpus, and folders of awkward files, made once for all tests of the corpus."""
 
-from __future__ import annotations
-
-import wave
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +7,7 @@ import pytest
 
 from hapvr.demo.corpus import make_demo_corpus
 from hapvr.demo.output import write_mp4
+from tests.conftest import write_sound
 
 
 def moving_square(index: int, *, num_frames: int = 20) -> np.ndarray:
@@ -47,11 +45,7 @@ def awkward_clips(clips: Path) -> Path:
     (clips / "README.md").write_text("about these clips")
     whole = (clips / "clip 0.mp4").read_bytes()
     (clips / "truncated.mp4").write_bytes(whole[: len(whole) // 3])
-    with wave.open(str(clips / "sound.mp4"), "wb") as sound:
-        sound.setnchannels(1)
-        sound.setsampwidth(2)
-        sound.setframerate(8000)
-        sound.writeframes(bytes(16000))
+    write_sound(clips / "sound.mp4")
     (clips / "a 'quoted' \"name\" — 映像.mp4").write_bytes((clips / "clip 1.mp4").read_bytes())
     (clips / "sub").mkdir()
     write_mp4(clips / "sub" / "nested.mp4", moving_square(7), fps=10)

@@ -1,7 +1,5 @@
 """Copy benchmarks from own clips: what is in them, and what awkward input does."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

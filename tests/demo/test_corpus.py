@@ -1,7 +1,5 @@
 """The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal bytes, and restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,7 +96,6 @@ def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) 
 def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
     """Copies, and they alone, have true times; a channel's intro of one second comes before the footage."""
     definition = load_definition(demo[2])
-    assert definition.segments is not None
     pair = ["query_id", "reference_id"]
     copies = definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select(pair)
     assert set(definition.segments.select(pair).iter_rows()) == set(copies.iter_rows())

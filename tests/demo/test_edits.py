@@ -1,7 +1,5 @@
 """Edits do what their names say, on frames whose contents are known; and the true times of what they show."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

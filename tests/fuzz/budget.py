@@ -1,7 +1,5 @@
 """How much the fuzz tests try: the same few examples each time, or FUZZ times as many others, as `make fuzz` does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Bytes of every kind of file that the product reads: an error of ours, or an answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -47,7 +45,7 @@ def test_any_file_of_a_searched_collection(collection: Path, tmp_path: Path) -> 
     names += [path for path in sorted(bundle.rglob("*")) if path.is_file()]
     files = st.sampled_from(names).flatmap(lambda path: st.tuples(st.just(path), damage(path.read_bytes())))
 
-    @fuzz(30, drawn=files)
+    @fuzz(20, drawn=files)
     def run(drawn: tuple[Path, bytes]) -> None:
         path, data = drawn
         whole = path.read_bytes()

@@ -1,7 +1,5 @@
 """Bytes of videos: whatever is damaged, a file is frames or one reason, in bounded time and memory."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
@@ -13,17 +11,8 @@ from hapvr.video.settings import SamplingConfig
 from tests.fuzz.budget import damage, fuzz
 from tests.video.conftest import VideoWriter
 
-REASONS = {
-    "",
-    "not_video",
-    "no_video_stream",
-    "unsupported_codec",
-    "no_frames",
-    "decode_error",
-    "too_large",
-    "too_long",
-}
-REASONS |= {"empty_file"}
+REASONS = {"", "empty_file", "not_video", "no_video_stream", "unsupported_codec", "no_frames", "decode_error"}
+REASONS |= {"too_large", "too_long"}
 CONFIG = SamplingConfig(timeout_s=30, short_side_px=64, workers=1)
 FILES = 24
 

@@ -1,7 +1,5 @@
 """Every endpoint of the search service, with what its own OpenAPI document allows and forbids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Values and gradients of the losses against reference numbers of the published releases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

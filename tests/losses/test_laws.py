@@ -1,7 +1,5 @@
 """Laws that every registered loss obeys, whatever its formula."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The objective: terms, weights, counts, the self pair, and errors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -83,22 +81,17 @@ def test_objective_leaves_out_terms_of_weight_zero(views: tuple[Similarities, Te
     assert list(found.terms) == ["infonce", "hard_negative", "self_similarity", "regularization"]
 
 
-def test_objective_counts_queries_without_positives() -> None:
-    """A lone view is left out of the means, and counted."""
-    similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("a",)])
-    found = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
+def test_queries_without_positives_are_left_out_and_counted() -> None:
+    """A lone view counts in no mean; where there is no other, the ranking terms are 0, the total and its gradient numbers."""
+    found = Objective(ObjectiveSettings())(*batch([("a",), ("b",), ("a",)]))
     assert found.counts == {
         "queries": 3,
         "queries_without_positives": 1,
         "frame_rows": 2 * FRAMES,
         "frame_rows_without_positives": 0,
     }
-
-
-def test_objective_of_a_batch_without_any_positive_is_finite() -> None:
-    """Every query is left out: the ranking terms are 0, the total and its gradient are numbers."""
-    similarities, labels, frame_labels, pairs = batch([("a",), ("b",), ("c",)])
-    found = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
+    similarities, *labels = batch([("a",), ("b",), ("c",)])
+    found = Objective(ObjectiveSettings())(similarities, *labels)
     found.total.backward()
     assert found.terms["frame_ap"].item() == found.terms["video_ap"].item() == found.terms["infonce"].item() == 0
     assert torch.isfinite(found.total)

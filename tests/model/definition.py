@@ -1,7 +1,5 @@
 """The video similarity of HAP-VR, S2VS, DnS and ViSiL in slow loops, from the formulas, on tensors under published names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks as files: what is saved is what is loaded, and damage is named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

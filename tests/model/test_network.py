@@ -1,7 +1,5 @@
 """The network: padding, batching, symmetry, variants, precision and bad input."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -73,48 +71,6 @@ def test_padding_changes_no_score(variant: str, length: int, other: int, extra: 
     assert_close(found.regularization, expected.regularization, rtol=1e-4, atol=1e-4)
     assert_close(found.frame[:, :, :length, :other], expected.frame)
     assert not found.frame[:, :, length:].any()
-
-
-@every_variant
-def test_a_batch_of_different_lengths_equals_its_pairs(variant: str) -> None:
-    """Scores do not depend on what else is in the batch."""
-    network = build(variant)
-    lengths = [1, 2, 3, 4, 7, 12]
-    single = [network.embed(clips(f"video {n}", num_videos=1, num_frames=n)) for n in lengths]
-    padded = torch.cat([F.pad(video, (0, 0, 0, 0, 0, 12 - n)) for video, n in zip(single, lengths, strict=True)])
-    mask = torch.arange(12) < torch.tensor(lengths)[:, None]
-    found = network.score(padded, padded, query_mask=mask, reference_mask=mask)
-    pairs = torch.stack([torch.stack([network.score(q, r)[0, 0] for r in single]) for q in single])
-    assert_close(found, pairs, rtol=1e-4, atol=1e-5)
-    assert found.abs().max() <= 1 + 1e-6
-
-
-@pytest.mark.parametrize(
-    ("variant", "num_frames"), [("hap-vr", 1), ("hap-vr", 2), ("hap-vr", 3), ("release", 3), ("release", 5)]
-)
-def test_a_short_clip_scores_as_its_repetition(variant: str, num_frames: int) -> None:
-    """Clips are doubled until they have `min_frames`."""
-    network = build(variant)
-    short = network.embed(clips("short", num_videos=1, num_frames=num_frames))
-    reference = network.embed(clips("reference", num_videos=2, num_frames=9))
-    repeated = short
-    while repeated.shape[1] < network.settings.min_frames:
-        repeated = torch.cat([repeated, repeated], 1)
-    assert_close(network.score(short, reference), network.score(repeated, reference))
-    assert_close(network.score(reference, short), network.score(reference, repeated))
-
-
-def test_binary_codes_score_by_hamming_distance() -> None:
-    """One frame and one region: 1 - 2 * (differing bits) / bits."""
-    network = SimilarityNetwork(
-        NetworkSettings(attention=False, binary_bits=24, comparator=False), dims=DIMS, generator=torch_rng("codes")
-    ).eval()
-    features = clips("codes", num_videos=5, num_frames=1)[:, :, :1]
-    codes = network.embed(features)
-    signs = codes.flatten(1) > 0
-    differing = (signs[:, None] != signs[None]).sum(-1)
-    assert_close(network.score(codes, codes), 1 - 2 * differing / 24)
-    assert codes.shape == (5, 1, 1, 24)
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -1,7 +1,5 @@
 """The similarity network against reference numbers of the published releases."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

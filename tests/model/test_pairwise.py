@@ -1,7 +1,5 @@
 """The fast scoring of videos of different lengths against the network, one pair at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Any network of timm as backbone and teacher."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One vector per frame instead of nine regions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

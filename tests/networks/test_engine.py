@@ -1,7 +1,5 @@
 """OpenVINO against torch: the same vectors for any batch, and what happens where it cannot run a network."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clips made ahead of the network."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Frozen networks: regions, weights, whitening, batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pseudo labels: reference numbers, counts, ties and bad input."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

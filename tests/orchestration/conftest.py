@@ -1,7 +1,5 @@
 """Both storages of Dagster's and MLflow's records, SQLite files and a PostgreSQL server; and the jobs without a daemon."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -82,7 +80,7 @@ class Storage:
     def home(self, parent: Path) -> dict[str, str]:
         """Variables of a Dagster instance whose home is a new folder in `parent`."""
         home = parent / "dagster_home"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / "dagster_home" / self.folder / "dagster.yaml", home)
         return {"DAGSTER_HOME": str(home), **self.environment}
 
@@ -119,15 +117,8 @@ def new_database() -> Iterator[NewDatabase]:
             shutil.chown(folder, user)
 
         def run(*command: str) -> None:
-            done = subprocess.run(
-                command,
-                user=user,
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            done = subprocess.run(command, user=user, cwd=folder, check=False, **said)
             assert done.returncode == 0, done.stderr
 
         def make(name: str) -> str:

@@ -1,7 +1,5 @@
 """Servers that tests start on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The instance files of a team and of a cluster, and what a run asks of its node."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """What Dagster loads: names that users build on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -26,15 +24,6 @@ SENSORS = {
     "close_canceled_training": (None, "RUNNING"),
 }
 SCHEDULES = {"retrain_on_schedule": ("retrain", "0 3 * * 0", "UTC", "STOPPED")}
-
-
-def test_jobs_may_be_retried_and_those_of_shards_have_partitions() -> None:
-    """Each by the table of steps."""
-    found = {job.name: job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert found.keys() == CHAIN_JOBS.keys()
-    for name, job in found.items():
-        assert job.tags["dagster/retry_strategy"] == "FROM_FAILURE", name
-        assert (job.partitions_def is not None) == CHAIN_JOBS[name][0].per_shard, name
 
 
 def started(sensor: dg.SensorDefinition) -> str | list[str] | None:

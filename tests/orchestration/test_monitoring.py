@@ -1,8 +1,5 @@
 """Runs that ended without saying so."""
 
-from __future__ import annotations
-
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -31,24 +28,20 @@ def ended() -> str:
     return tag
 
 
-def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str) -> None:
-    """This process lives; an ended one is lost; so is one with our number but another start; other hosts are not judged."""
-    mine = process_tag(psutil.Process(os.getpid()))
+def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process lives; an ended one is lost; so is one with our number but another start; other hosts are not judged. When
+    the clock is set, back or on, Linux gives another time for the start of the machine and of every process."""
+    mine, process = process_tag(psutil.Process()), psutil.Process
     assert not is_lost(mine)
     assert is_lost(ended)
     assert is_lost(mine.rpartition(":")[0] + ":1000.00")
     assert not is_lost("another-host@1:1000.00")
     assert not is_lost("")
-
-
-@pytest.mark.parametrize("seconds", [-3600, 86_400])
-def test_a_process_is_not_lost_when_the_clock_is_set(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Back an hour, or on by a day: Linux then gives another time for the start of the machine and of every process."""
-    mine, process = process_tag(psutil.Process()), psutil.Process
-    booted, created = psutil.boot_time() + seconds, process().create_time() + seconds
-    monkeypatch.setattr(psutil, "boot_time", lambda: booted)
-    monkeypatch.setattr(process, "create_time", lambda _: created)
-    assert not is_lost(mine)
+    booted, created = psutil.boot_time(), process().create_time()
+    for seconds in (-3600, 86_400):
+        monkeypatch.setattr(psutil, "boot_time", lambda seconds=seconds: booted + seconds)
+        monkeypatch.setattr(process, "create_time", lambda _, seconds=seconds: created + seconds)
+        assert not is_lost(mine)
 
 
 @dg.op

@@ -1,7 +1,5 @@
 """The assets of search over stored features, and the sensor that keeps them up to date, with a champion in a registry."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ from hapvr.registry.versions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.search.collection import current_index
-from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
@@ -75,8 +72,6 @@ def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
 def shown(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:
     """The metadata of the last materialisation."""
     event = instance.get_latest_materialization_event(dg.AssetKey(asset))
-    assert event is not None
-    assert event.asset_materialization is not None
     return {name: entry.value for name, entry in event.asset_materialization.metadata.items()}
 
 
@@ -175,15 +170,6 @@ def test_duplicates_and_watch_lists_follow_the_index(
     assert groups["groups"]
     assert {"members", "bytes_more_than_needed", "dagster/column_schema"} <= groups.keys()
     assert tick(instance) == {}
-
-    kept, other = pl.read_parquet(project.root.local_path(GROUPS_PLACE))["video_id"][:2]
-    mark(project.root, kept, other, "not_a_match")
-    assert tick(instance) == {"duplicate_groups": [""]}
-    assert materialize(instance, "duplicate_groups").success
-    assert tick(instance) == {}
-    members = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
-    together = members.filter(pl.col("video_id").is_in([kept, other]))["group"]
-    assert together.n_unique() == len(together)
 
     (project.folder / "watched").mkdir()
     for name in ("clip 01.mp4", "text.mp4"):

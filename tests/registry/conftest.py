@@ -1,7 +1,5 @@
 """A registered model of a small bundle with clips for it, and an MLflow server that all tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from hapvr.registry.versions import log_model, promote, register
 from hapvr.scorer.calibration import fit_calibration
 from pipelines.ui import free_port
 from tests.registry.empty_store import mlflow_server, new_store
-from tests.scorer.bundles import make_bundle, write_scenes
+from tests.scorer.bundles import make_bundle
 
 
 @dataclass(frozen=True)
@@ -27,20 +25,14 @@ class Registered:
 
 
 @pytest.fixture(scope="session")
-def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
+def registered(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Registered:
     """A version with calibration, alias champion, in an MLflow store of its own."""
     folder = tmp_path_factory.mktemp("registered")
     fitted = fit_calibration([0.0] * 10 + [-0.002] * 10, [-0.003] * 10 + [-0.004] * 20, source={}, frame_threshold=0.7)
     bundle = make_bundle(folder, calibration=fitted, card="# A card\n")
-    clips = folder / "clips"
-    write_scenes(clips / "a.mp4", [0, 1, 2, 3, 4, 5])
-    write_scenes(clips / "b.mp4", [20, 21, 22, 23])
-    write_scenes(clips / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
-    (clips / "bad.mp4").write_text("this is no video")
-    (clips / "cut.mp4").write_bytes((clips / "a.mp4").read_bytes()[:2000])
     tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
     register_champion(tracker, bundle)
-    return Registered(tracker.uri, bundle, clips)
+    return Registered(tracker.uri, bundle, scenes)
 
 
 def register_champion(tracker: Tracker, bundle: Path) -> int:

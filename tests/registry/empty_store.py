@@ -1,7 +1,5 @@
 """MLflow stores of tests, without the seconds in which MLflow makes and migrates the tables of each; and servers over them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

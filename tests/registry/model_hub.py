@@ -1,7 +1,5 @@
 """A stand-in for the model hub: what `huggingface_hub` asks of it to commit files and to fetch them."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The registered model through MLflow's pyfunc, in this process and in others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
     columns = ["query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning"]
     assert list(table.columns) == columns
     scorer = load_bundle(registered.bundle)
-    assert scorer.calibration is not None
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
         assert (row.query, row.reference, row.error) == (wanted.query, wanted.reference, wanted.error)
         assert row.threshold == scorer.calibration.threshold(0.95).similarity
@@ -54,7 +51,6 @@ def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: 
     }
     assert list(table["segments"][1:]) == [[], []]
     calibration = load_bundle(registered.bundle).calibration
-    assert calibration is not None
     assert set(table["threshold"]) == {calibration.thresholds[0].similarity}
 
 
@@ -77,7 +73,6 @@ def test_model_states_what_it_needs(registered: Registered) -> None:
     mlflow.set_tracking_uri(registered.uri)
     mlflow.set_registry_uri(registered.uri)
     info = mlflow.models.get_model_info("models:/hapvr@champion")
-    assert info.signature is not None
     assert info.signature.inputs.input_names() == ["query", "reference", "references"]
     assert info.signature.outputs.input_names()[:4] == ["query", "reference", "similarity", "probability"]
     assert {spec.name for spec in info.signature.params.params} >= {"segments", "precision"}

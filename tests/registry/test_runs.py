@@ -1,7 +1,5 @@
 """Runs of a training, and its metrics on their way to MLflow, with and without a server."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
@@ -28,18 +26,6 @@ from tests.train.runs import with_train
 
 def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
-
-
-def test_metrics_reach_the_run(tracker: Tracker) -> None:
-    """Metrics with their steps."""
-    run_id = start(tracker, "reached")
-    said: list[str] = []
-    with closing(TrackedTraining(tracker.uri, run_id, say=said.append)) as tracked:
-        tracked.metrics(0, {"loss/total": 2.0})
-        tracked.metrics(1, {"loss/total": 1.0})
-    history = tracker.client.get_metric_history(run_id, "loss/total")
-    assert [(metric.step, metric.value) for metric in history] == [(0, 2.0), (1, 1.0)]
-    assert said == []
 
 
 def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:

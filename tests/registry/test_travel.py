@@ -1,12 +1,9 @@
 """Models that travel: through a folder, and through the hub's own client and a stand-in for the hub."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_mod
 from hapvr.registry.versions import champion_of
 from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.description import complete_bundle
+from tests.conftest import run_python
 from tests.registry.empty_store import new_store
 from tests.registry.model_hub import model_hub
 from tests.scorer.bundles import make_bundle
@@ -87,15 +85,11 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
 
     def models(address: str, *calls: tuple[object, ...]) -> list[tuple[int, str, str]]:
         of_hub = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_token"}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.commands.calls"],
-            input=json.dumps([["models", *map(str, call)] for call in calls]),
-            env=os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return [tuple(row) for row in json.loads(done.stdout)]
+        asked = json.dumps([["models", *map(str, call)] for call in calls])
+        environment = os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")}
+        return [
+            tuple(row) for row in json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment))
+        ]
 
     with model_hub() as hub:
         address = f"http://127.0.0.1:{hub.server_port}"

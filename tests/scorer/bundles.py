@@ -1,7 +1,5 @@
 """A small model bundle, and clips whose every second is another picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

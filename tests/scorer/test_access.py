@@ -1,14 +1,13 @@
-"""Limits and permissions from the environment and from a request."""
-
-from __future__ import annotations
+"""Limits and permissions from the environment and from a request; turns at the compute lock, and deadlines."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from hapvr.errors import ConfigError, VideoError
-from hapvr.scorer.access import access_from_environment, limits_from_environment
+from hapvr.scorer.access import ComputeLock, Deadline, access_from_environment, limits_from_environment
 from hapvr.settings import ServingConfig
 
 
@@ -22,16 +21,13 @@ def test_environment_replaces_stored_limits() -> None:
     assert limits.max_bytes == stored.max_bytes
 
 
-def test_access_without_variables_is_all_files_and_no_hosts(tmp_path: Path) -> None:
-    """As a library: any path, no URL."""
+def test_access_by_variables(tmp_path: Path) -> None:
+    """As a library: any path, no URL. Two roots, two hosts in any case; an empty list of roots allows nothing; a root that is
+    no folder is an error."""
     access = access_from_environment({})
     assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
     with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
         access.check_url("https://example.org/x.mp4")
-
-
-def test_access_by_variables(tmp_path: Path) -> None:
-    """Two roots, two hosts in any case; an empty list of roots allows nothing; a root that is no folder is an error."""
     for name in ("one", "two", "one-more"):
         (tmp_path / name).mkdir()
     environ = {
@@ -49,3 +45,21 @@ def test_access_by_variables(tmp_path: Path) -> None:
         access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
     with pytest.raises(ConfigError, match="not a folder"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": str(tmp_path / "three")})
+
+
+def test_waiting_for_a_turn_ends_at_the_deadline() -> None:
+    """The error says so; the lock is free for others afterwards, but not for those whose deadline has passed."""
+    lock = ComputeLock()
+    with (
+        lock.hold(Deadline(None)),
+        pytest.raises(VideoError, match=r"not done after 0\.05 s") as caught,
+        lock.hold(Deadline(0.05)),
+    ):
+        pytest.fail("two threads compute at once")
+    assert caught.value.reason == "timeout"
+    passed = Deadline(0.001)
+    time.sleep(0.01)
+    with lock.hold(Deadline(1)):
+        pass
+    with pytest.raises(VideoError, match="not done"), lock.hold(passed):
+        pytest.fail("the deadline has passed")

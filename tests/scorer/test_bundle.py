@@ -1,7 +1,5 @@
 """Bundles: what they are read as, and what is said of damaged ones."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

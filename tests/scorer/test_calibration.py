@@ -1,7 +1,5 @@
 """Similarity to probability: laws, a known curve, thresholds against the data."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

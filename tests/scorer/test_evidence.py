@@ -1,7 +1,5 @@
 """The model of evidence: never falling, chosen by groups, and honest about what it does not know."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

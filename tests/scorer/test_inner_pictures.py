@@ -1,7 +1,5 @@
 """A picture that moves within another one is found where it is, and nothing is where nothing is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -1,11 +1,7 @@
 """Bundles with ONNX files: written by torch, run by the engine without torch, and refused where they were changed."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +23,7 @@ from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.torch_bundle import TorchNetworks, load_networks
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop
+from tests.conftest import run_python
 from tests.scorer.bundles import BACKBONE
 
 
@@ -128,8 +125,6 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
     scorer.networks = load_networks(folder, read_description(folder), device="cpu", dtype="float32")
     for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
-        assert one.segments is not None
-        assert other.segments is not None
         assert [dataclasses.astuple(part)[:4] for part in one.segments] == [
             dataclasses.astuple(part)[:4] for part in other.segments
         ]
@@ -138,8 +133,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
         f"load_bundle(Path({str(folder)!r})).score(Path({str(pairs[0][0])!r}), Path({str(pairs[1][1])!r})); "
         "print(sorted({'torch', 'timm', 'polars', 'pyarrow', 'mlflow'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

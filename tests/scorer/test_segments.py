@@ -1,7 +1,5 @@
 """Alignment of frame similarities, on matrices whose matching parts are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

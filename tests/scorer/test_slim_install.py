@@ -1,7 +1,5 @@
 """The built wheel in an environment of its own, first with the extra `score`, then with `search`: no torch, same answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -19,21 +17,12 @@ from hapvr.scorer.bundle import load_bundle
 from hapvr.search.match import answer_values
 from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_pairs
 from hapvr.steps.searcher import Searcher
+from tests.conftest import CHECKOUT
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import LONG, bundle_of, copied
 
-CHECKOUT = Path(__file__).resolve().parent.parent.parent
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
-LEFT_OUT = {
-    "torch",
-    "torchvision",
-    "timm",
-    "lightning-fabric",
-    "dagster",
-    "mlflow",
-    "matplotlib",
-    "polars",
-}
+LEFT_OUT = {"torch", "torchvision", "timm", "lightning-fabric", "dagster", "mlflow", "matplotlib", "polars"}
 SEARCH_ADDS = {"pyarrow", "pylance", "fastapi", "pyyaml"}
 
 
@@ -99,7 +88,6 @@ def served(bin_folder: Path, *options: object) -> Iterator[str]:
     words = [str(bin_folder / "hapvr"), "serve", "--port", "0", "--json", *map(str, options)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment(), cwd=bin_folder) as server:
         try:
-            assert server.stdout is not None
             yield json.loads(server.stdout.readline())["address"]
         finally:
             server.terminate()

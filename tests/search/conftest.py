@@ -1,7 +1,5 @@
 """A filled index, to be read or to be changed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Descriptors for an index, and an exact index in memory, as an oracle: the same two searches as `hapvr.search.index.FrameIndex`."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

@@ -1,17 +1,15 @@
 """Descriptors of real clips: frames of one colour and frames that stand still cannot be found, all others can."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
-import av
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from hapvr.demo.output import write_mp4
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import build_family, save_network
 from hapvr.model.network import SimilarityNetwork
@@ -22,6 +20,7 @@ from hapvr.networks.whitening import fit_whitening
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest, stored_network_digest
+from hapvr.video.decode import sample_frames
 from hapvr.video.frames import center_crop
 from tests.scorer.bundles import BACKBONE, scene
 
@@ -40,29 +39,17 @@ def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
     return lambda frames: torch.from_numpy(made(frames))
 
 
-def filmed(path: Path, pictures: list[npt.NDArray[np.uint8]]) -> npt.NDArray[np.uint8]:
-    """The crops of pictures after H.264, two frames of each."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=2, options={"crf": "23"})
-        stream.height, stream.width = pictures[0].shape[:2]
-        stream.pix_fmt = "yuv420p"
-        for picture in pictures:
-            for _ in range(2):
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
-    with av.open(str(path)) as container:
-        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    return center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
-
-
 def test_blank_and_frozen_frames_are_marked(embed: Callable[[npt.NDArray[np.uint8]], Tensor], tmp_path: Path) -> None:
     def colour(*rgb: int) -> npt.NDArray[np.uint8]:
         return np.tile(np.array(rgb, np.uint8), (160, 192, 1))
 
     pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
+    write_mp4(tmp_path / "a.mp4", np.repeat(np.stack(pictures), 2, axis=0), fps=2)
+    frames = sample_frames(tmp_path / "a.mp4", fps=2, short_side_px=None).frames
+    crops = center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
     with torch.inference_mode():
         blank = mean_directions(NETWORK.embed(embed(blank_pictures(BACKBONE.crop_px))).numpy())
-        found = frame_descriptors(NETWORK.embed(embed(filmed(tmp_path / "a.mp4", pictures))).numpy(), blank=blank)
+        found = frame_descriptors(NETWORK.embed(embed(crops)).numpy(), blank=blank)
     still = ["", "frozen"]
     assert found.reasons.tolist() == [
         *["blank"] * 2, *still, *["blank"] * 2, *still, *["frozen"] * 2, *["blank"] * 2, *still

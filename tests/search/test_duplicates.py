@@ -1,7 +1,5 @@
 """Groups around medoids: no chains, the same whatever the order, and the better file is kept."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from itertools import combinations, pairwise

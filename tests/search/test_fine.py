@@ -1,7 +1,5 @@
 """Which parts of a candidate are compared, which part of a query is taken, and how much of two videos segments cover."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Look-up of hashes: what a comparison with all of them finds, no more and no less."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 from hypothesis import given

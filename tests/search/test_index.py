@@ -1,7 +1,5 @@
 """An index against an exact one in memory: what it finds, how it changes, and what it says of damage."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -16,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DamagedError
 from hapvr.search import vectors
 from hapvr.search.index import FrameIndex
 from hapvr.seeding import numpy_rng
@@ -268,9 +266,3 @@ def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: o
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     with pytest.raises(DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"):
         FrameIndex.open(tmp_path, settings=SMALL)
-
-
-def test_there_is_no_index_yet(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="hapvr index build"):
-        FrameIndex.open(tmp_path / "absent")
-    assert not (tmp_path / "absent").exists()

@@ -1,7 +1,5 @@
 """The index in an object store: built, updated and searched there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Marks: in either order, replaced, taken back, kept through damage of other files, and safe from two writers."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError, DamagedError
+from hapvr.errors import DamagedError
 from hapvr.search.marks import PLACE, mark, read_marks, unmark
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
@@ -26,11 +24,6 @@ def test_a_mark_holds_in_both_orders_until_it_is_taken_back(tmp_path: Path) -> N
     assert unmark(root, B, A) is not None
     assert read_marks(root).verdict(A, B) is None
     assert unmark(root, A, B) is None
-
-
-def test_a_video_and_itself_cannot_be_marked(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"a\.mp4 and copy\.mp4 have the same content"):
-        mark(DataRoot(tmp_path), A, A, "match", names=("a.mp4", "copy.mp4"))
 
 
 @pytest.mark.filterwarnings("ignore:.*being made by another process")

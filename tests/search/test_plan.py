@@ -1,7 +1,5 @@
 """Plans of what to do about copies: a script that is run, on files with names that a shell could trip over."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

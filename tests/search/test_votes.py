@@ -1,7 +1,5 @@
 """Votes over offsets, on hits that an exact search of synthetic descriptors gives."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

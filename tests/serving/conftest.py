@@ -1,7 +1,5 @@
 """One service over one small collection for all tests that do not change it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The search service over a small real collection, as a real server on the loopback address."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """The guard before servers of this machine: what a foreign page can make a browser send is refused."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware

@@ -1,7 +1,5 @@
 """Clients that send too much, stop half way, or all ask at once: others are answered, nothing is left behind."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import time

@@ -1,6 +1,4 @@
-"""What those who run the service look at: readiness, metrics, the interface, and a reload under load."""
-
-from __future__ import annotations
+"""What those who run the service look at: metrics, the interface, and a reload under load."""
 
 import json
 import sys
@@ -53,22 +51,6 @@ def test_metrics_count_what_happened(client: Client, tmp_path: Path) -> None:
     assert found["hapvr_index_age_seconds",] > 0
     assert found["hapvr_index_fragments",] >= 2
     assert found["process_resident_memory_bytes",] > 0
-
-
-def test_ready_means_that_searches_are_answered(collection: Path, tmp_path: Path) -> None:
-    """503 with the reason without an index, and once one is found damaged; 200 in between. Health does not mind."""
-    project = copied(collection, tmp_path)
-    place = project.root.local_path("search/current.json")
-    whole = place.read_bytes()
-    place.unlink()
-    with serving(project) as client:
-        refused = client.get("/ready")
-        assert (refused.status, refused.json["code"]) == (503, "no_index")
-        assert "`hapvr index build` makes one" in refused.json["error"]
-        place.write_bytes(whole)
-        assert client.get("/ready").status == 200
-        client.service.collection.current().searcher.damage.append("search: a file is damaged")
-        assert (client.get("/ready").status, client.get("/health").status) == (503, 200)
 
 
 def shape(schema: Mapping[str, Any]) -> str:

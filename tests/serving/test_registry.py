@@ -1,7 +1,5 @@
 """The service while versions of its registry come and go."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Searches, media, marks, matrices and duplicates over HTTP."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
@@ -76,27 +74,29 @@ def test_every_answer_forbids_foreign_content(client: Client) -> None:
 
 
 def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_path: Path) -> None:
-    """No index: it starts all the same. Damaged: named. Once it is there, it is used without a restart."""
+    """No index: it starts all the same, and is not ready. Damaged: named. Once it is there, it is used without a restart."""
     project = copied(collection, tmp_path)
     place = project.root.local_path("search/current.json")
     whole = place.read_bytes()
     place.unlink()
     with serving(project) as client:
         assert client.get("/health").status == 200
-        missing = client.search(id=SHORT)
-        assert missing.status == 503
-        assert "`hapvr index build` makes one" in missing.json["error"]
-        assert str(tmp_path) not in missing.json["error"]
+        for missing in (client.search(id=SHORT), client.get("/ready")):
+            assert (missing.status, missing.json["code"]) == (503, "no_index")
+            assert "`hapvr index build` makes one" in missing.json["error"]
+            assert str(tmp_path) not in missing.json["error"]
         assert "hapvr index build" in client.get("/index").json["problem"]
         for damaged in (b"", b'{"place": 1}', whole[:20]):
             place.write_bytes(damaged)
             answer = client.get("/videos")
             assert (answer.status, answer.json["code"]) == (503, "no_index")
         place.write_bytes(whole)
-        assert client.search(id=SHORT).status == 200
+        assert client.search(id=SHORT).status == client.get("/ready").status == 200
         place.write_bytes(b"{}")  # the open index goes on, and GET /index says that something is wrong
         assert client.search(id=SHORT).status == 200
         assert "damaged" in client.get("/index").json["problem"]
+        client.service.collection.current().searcher.damage.append("search: a file is damaged")
+        assert (client.get("/ready").status, client.get("/health").status) == (503, 200)
 
 
 def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:

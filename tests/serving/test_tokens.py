@@ -1,7 +1,5 @@
 """Bearer tokens: who may read, who may mark, and what a token file must be like."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """Small projects for the tests of the data stages."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import resource

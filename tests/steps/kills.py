@@ -1,7 +1,5 @@
 """Stages that are killed at any moment: processes of their own, forked from a server that has loaded their libraries."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable

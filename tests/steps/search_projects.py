@@ -1,7 +1,5 @@
 """Small collections that can be indexed and searched, by the real stages, and networks that stand for champions."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import shutil
@@ -127,7 +125,6 @@ def with_real_weights(bundle: Path) -> Path:
 def copied_project(small_project: Project, folder: Path, **search: object) -> Project:
     """A project with the features of `small_project`, in a folder of its own. search: settings of that section."""
     source = small_project.root.local
-    assert source is not None
     for stage in ("manifest", "videos", "frames", "whitening", "features"):
         shutil.copytree(source / stage, folder / "data" / stage)
     videos = small_project.path(small_project.config.sources[0].path)

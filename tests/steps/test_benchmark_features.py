@@ -1,7 +1,5 @@
 """A benchmark's videos in the store: ingested by one line of configuration, found under the benchmark's own ids."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

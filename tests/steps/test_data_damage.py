@@ -1,7 +1,5 @@
 """Damaged files: the stage that owns a file makes it anew, everybody else names it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,13 @@ from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
-from hapvr.upkeep import repair, verify_root
+from hapvr.upkeep import verify_root
+from tests.commands.conftest import Call, call
 from tests.conftest import MakeOnce
 from tests.steps.data_projects import digests, finished_project
 from tests.steps.search_projects import copied
 
+__all__ = ["call"]
 KEY = "in-00000"
 
 
@@ -37,8 +37,10 @@ def files(project: Project) -> list[Path]:
     return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and ".locks" not in path.parts)
 
 
-def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Path) -> None:
-    """One flipped bit in the middle of each data file: `verify` names each file, and `repair` makes the bytes of before."""
+def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Path, call: Call) -> None:
+    """One flipped bit in the middle of each data file: `hapvr verify` names each and exits with 1; with --repair it makes the
+    bytes of before, and the next call exits with 0."""
+    verify = ("verify", "--config", project.folder / "config.yaml")
     root = Path(project.root.url)
     assert {check.state for check in verify_root(project.root)} == {"ok"}
     damaged = [name for name in files(project) if name.name == "data.parquet"]
@@ -46,16 +48,15 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Projec
         data = bytearray((root / name).read_bytes())
         data[len(data) // 2] ^= 1
         (root / name).write_bytes(data)
-    checks = verify_root(project.root)
-    assert sorted(check.kind for check in checks if check.state == "damaged") == sorted(
-        name.parts[0] for name in damaged
-    )
-    repaired = repair(project, checks)
-    assert sorted(check.kind for check in repaired if check.state == "repaired") == sorted(
-        name.parts[0] for name in damaged
-    )
+    found = call(*verify, "--json")
+    wrong = [check for check in found.json["files"] if check["state"] == "damaged"]
+    assert found.code == 1
+    assert sorted(check["kind"] for check in wrong) == sorted(name.parts[0] for name in damaged)
+    assert all("hapvr verify --config FILE --repair" in check["message"] for check in wrong)
+    repaired = call(*verify, "--repair")
+    assert (repaired.code, repaired.out.count(": repaired")) == (0, len(damaged)), repaired.out
     assert digests(root) == digests(finished / "data")
-    assert {check.state for check in verify_root(project.root)} == {"ok"}
+    assert call(*verify).code == 0
 
 
 def test_damaged_rows_are_not_taken_over(project: Project) -> None:

@@ -1,7 +1,5 @@
 """The stage `videos` on lists of URLs: statuses, retries of what may pass, threads, availability."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """kill -9 at any moment of any data stage: the next run ends in the bytes of a run that nobody disturbed."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

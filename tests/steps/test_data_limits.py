@@ -1,7 +1,5 @@
 """Full disks, locks of other processes: a clear refusal, and nothing lost."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -54,7 +52,6 @@ def test_locks(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
-    assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     threading.Timer(0.3, process.kill).start()
     lock = DataRoot(tmp_path).lock("features/in-00000")

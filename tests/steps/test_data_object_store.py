@@ -1,7 +1,5 @@
 """A data root in an object store: an S3 server on this machine."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

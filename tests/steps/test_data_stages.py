@@ -1,7 +1,5 @@
 """The stages from sources to pseudo labels, on real files good and bad."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

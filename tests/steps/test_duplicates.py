@@ -1,7 +1,5 @@
 """Duplicates of a real collection: kinds, groups, marks, and work that is not done twice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,5 @@
 """The stage that scores benchmarks: which videos count under the policy of the configuration."""
 
-from __future__ import annotations
-
-import shutil
 from pathlib import Path
 
 import polars as pl
@@ -25,13 +22,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import prepare_training, tracker_of
 from tests.conftest import write_settings
-
-
-def forget_availability(project: Project) -> None:
-    """As if the benchmark had never been fetched."""
-    for key in project.root.list_folders("videos"):
-        if key.startswith("own-test-"):
-            project.root.delete_folder(f"videos/{key}")
+from tests.steps.search_projects import copied
 
 
 @pytest.mark.parametrize("wrong", [{"target_metrics": ["mAP"]}, {"gate": {"required_metrics": ["mAP"]}}])
@@ -52,17 +43,8 @@ def test_wrong_metrics_are_found_before_there_is_a_run(
 
 def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_project: Project, tmp_path: Path) -> None:
     """A reference that could not be had is out of the ranking, though it has features; ingest wrote who could be had."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data")
-    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
-    strict, frozen = (
-        Project.open(
-            write_settings(
-                tmp_path / f"{policy}.yaml", settings | {"evaluation": settings["evaluation"] | {"policy": policy}}
-            ),
-            folder=tmp_path,
-        )
-        for policy in ("strict", "frozen")
-    )
+    strict = copied(small_project.folder, tmp_path)
+    frozen = Project.open(tmp_path / "config.yaml", folder=tmp_path, overrides={"evaluation.policy": "frozen"})
     run = prepare_training(strict, "frozen", tags={})
     save_network(
         SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("frozen")), run.network_folder, metadata={}
@@ -77,7 +59,8 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     relevant = definition.labels.filter(~pl.col("reference_id").is_in(definition.queries))["reference_id"][0]
     statuses = dict(manifest.select("video_id", "status").iter_rows())
     lost = next(video for video in statuses if relevant in stored_ids(definition, [video]))
-    for key in (key for key in shard_keys(frozen.root) if key.startswith("own-test-")):
+    shards = [key for key in shard_keys(frozen.root) if key.startswith("own-test-")]
+    for key in shards:
         shard = frozen.shard("videos", key)
         rows = [row | ({"status": "unavailable"} if row["video_id"] == lost else {}) for row in shard.rows()]
         shard.write_index(rows, provenance=shard.require({}), fields=VIDEO_COLUMNS)
@@ -93,6 +76,7 @@ def test_frozen_policy_counts_the_videos_of_the_availability_manifest(small_proj
     stored = stored_scores(frozen, run, "own-test")["results"]["trained model"]
     assert stored["policy"] == "frozen"
     assert stored["metrics"] == after.results["trained model"].metrics
-    forget_availability(frozen)
+    for key in shards:  # as if the benchmark had never been fetched
+        frozen.root.delete_folder(f"videos/{key}")
     with pytest.raises(DataError, match="run `hapvr download` for the source 'own-test', or choose another"):
         make_benchmark_scores(frozen, run, "own-test")

@@ -1,7 +1,5 @@
 """HDF5 features become shards that a reader cannot tell from extracted ones, and damage is found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Forgetting videos: nothing of them is left in any file, everything else stays as it was."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """Videos that move, or are away with their drive."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,10 +1,8 @@
 """What sensors and schedules look at: sources, and training data that the model has not seen."""
 
-from __future__ import annotations
-
 import os
-import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,20 +14,16 @@ from hapvr.steps.sources import snapshot_sources
 from hapvr.steps.training import pending_data, prepare_training
 from hapvr.train.run_folder import read_record
 from tests.conftest import small_settings, write_clip, write_settings
+from tests.steps.search_projects import copied
+from tests.train.runs import with_train
 
 
 @pytest.fixture
 def project(small_project: Project, tmp_path: Path) -> Project:
     """A copy whose features may be taken away, without models."""
-    shutil.copytree(small_project.folder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models"))
-    settings = small_project.config.model_dump(mode="json") | {"data_root": str(tmp_path / "data")}
-    return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
-
-
-def with_seed(project: Project, seed: int) -> Project:
-    """The project with another seed of training."""
-    train = project.config.train.model_copy(update={"seed": seed})
-    return Project(project.config.model_copy(update={"train": train}), project.root, project.folder)
+    project = copied(small_project.folder, tmp_path)
+    project.root.delete_folder("models")
+    return project
 
 
 def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
@@ -42,7 +36,7 @@ def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
     assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
-    assert pending_data(with_seed(project, 5)).settings_changed
+    assert pending_data(replace(project, config=with_train(project, seed=5))).settings_changed
     project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
     assert pending_data(project).shards == before.shards[:1]
     project.root.local_path(f"models/{run.key}/run.json").write_text("")

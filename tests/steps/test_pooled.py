@@ -1,7 +1,5 @@
 """Pooled vectors and magnitudes beside features and views (`features.pooled`)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

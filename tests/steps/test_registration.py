@@ -1,7 +1,5 @@
 """Calibration and model card of a project's own model."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any
@@ -57,16 +55,13 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     """Counts are those of the labels; the source names benchmark, labels and features; the plot has a point per bin."""
     result = calibrate(with_validation(small_project, "own-test"), run)
     fitted = result.calibration
-    assert fitted is not None
     assert fitted.num_matches > 0
     assert fitted.num_others > 0
     assert fitted.prior == pytest.approx(fitted.num_matches / (fitted.num_matches + fitted.num_others))
     assert fitted.source["benchmark"] == "own-test"
     assert {"ND", "DS"} <= set(fitted.source["labels"])
     assert fitted.source["shards"]
-    assert fitted.frame_threshold is not None
     assert 0 < fitted.frame_threshold < 1
-    assert result.figure is not None
     line = result.figure.axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
 
@@ -79,7 +74,6 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     train = sorted(set(manifest.filter(manifest["split"] == "train")["video_id"]) & set(usable))[:3]
     test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
     before = calibrate(with_validation(small_project, "own-test"), run).calibration
-    assert before is not None
     mark(small_project.root, train[0], train[1], "match")
     mark(small_project.root, train[0], train[2], "not_a_match")
     mark(small_project.root, test[0], test[1], "match")
@@ -87,11 +81,9 @@ def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: 
     try:
         assert marked_pairs(small_project).skipped == 1
         few = calibrate(with_validation(small_project, "own-test"), run).calibration
-        assert few is not None
         assert few.source["marks"] == {"matches": 1, "others": 1, "skipped": 2, "used": False}
         assert (few.slope, few.num_matches) == (before.slope, before.num_matches)
         used = calibrate(with_validation(small_project, "own-test", min_marks=1), run).calibration
-        assert used is not None
         assert (used.num_matches, used.num_others) == (before.num_matches + 1, before.num_others + 1)
         assert used.source["marks"]["used"]
     finally:
@@ -104,7 +96,6 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
-    assert calibrated.calibration is not None
     other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
     assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
     (check,) = checks = held_out_checks(small_project, run, other)

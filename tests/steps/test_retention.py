@@ -1,7 +1,5 @@
 """Which trainings are removed when they are old."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

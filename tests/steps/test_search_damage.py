@@ -1,7 +1,5 @@
 """Damage to what search, duplicates and watch lists keep: `verify` names it, `repair` makes it again, nothing blocks that."""
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from pathlib import Path

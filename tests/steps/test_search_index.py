@@ -1,7 +1,5 @@
 """Descriptors and index of real features: what is taken in, when, and what answers meanwhile."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_ind
 from hapvr.steps.search_model import SearchModel, search_model
 from tests.conftest import BAD_FILES
 from tests.steps.data_projects import digests
-from tests.steps.search_projects import copied_project, network_folder
+from tests.steps.search_projects import copied, copied_project, network_folder
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +32,7 @@ def indexed(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def project(indexed: tuple[Project, IndexUpdate], tmp_path: Path) -> Project:
     """A copy that a test may change."""
-    shutil.copytree(indexed[0].folder, tmp_path / "project")
-    config = tmp_path / "project" / "config.yaml"
-    config.write_text(config.read_text().replace(str(indexed[0].folder), str(tmp_path / "project")))
-    return Project.open(config, folder=tmp_path / "project")
+    return copied(indexed[0].folder, tmp_path / "project")
 
 
 def model_of(project: Project, *, seed: int = 0) -> SearchModel:

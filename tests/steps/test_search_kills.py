@@ -1,7 +1,5 @@
 """kill -9 at any moment of a build or an update of the index: what answers is whole, and the next update ends as a calm one."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from dataclasses import dataclass

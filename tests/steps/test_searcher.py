@@ -1,14 +1,11 @@
 """Searches in a real collection: files, pictures, ids and parts of them find what they show, where it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -22,7 +19,7 @@ from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 from tests.conftest import CHECKOUT, write_sound
-from tests.scorer.bundles import scene, write_scenes
+from tests.scorer.bundles import BLACK, scene, write_scenes
 from tests.steps.search_projects import LONG, bundle_of, copied
 
 
@@ -208,23 +205,12 @@ def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     assert searcher.search(clip, SearchOptions(folder="elsewhere/")).matches == ()
 
 
-def black(path: Path, seconds: int = 4) -> Path:
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=8, options={"crf": "20"})
-        stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
-        frame = av.VideoFrame.from_ndarray(np.zeros((160, 192, 3), np.uint8), format="rgb24")
-        for _ in range(8 * seconds):
-            container.mux(stream.encode(frame.reformat()))
-        container.mux(stream.encode())
-    return path
-
-
 def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:
     """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one frame is enough."""
     write_sound(tmp_path / "sound.mp4")
     (tmp_path / "text.mp4").write_text("no video")
     (tmp_path / "text.png").write_text("no picture")
-    black(tmp_path / "black.mp4")
+    write_scenes(tmp_path / "black.mp4", [BLACK] * 4)
     for name, reason in (
         ("sound.mp4", "no_video_stream"),
         ("text.mp4", "not_video"),
@@ -258,7 +244,6 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     """A pair marked as no match is left out, by content: also where the query is a copy of the file elsewhere."""
     searcher = Searcher.open(copied)
     short = searcher.collection.metadata.of("in/short.mp4")
-    assert short.path is not None
     elsewhere = tmp_path / "renamed.mp4"
     shutil.copy(short.path, elsewhere)
     copy, other = (

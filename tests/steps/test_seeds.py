@@ -1,7 +1,5 @@
 """Several seeds: what is trained, tracked and shown."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a search knows is fitted on searches whose answers are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

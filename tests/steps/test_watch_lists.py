@@ -1,7 +1,5 @@
 """Watch lists over a real collection: what matches, what is compared again, what is announced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
-from tests.conftest import make_feature_data, write_settings
+from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
 
@@ -43,9 +41,8 @@ def watched(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
 
 def lists(project: Project, *watch_lists: dict[str, object], webhook: dict[str, object] | None = None) -> Project:
     """The project with these watch lists."""
-    settings = project.config.model_dump(mode="json")
-    settings["watch"] = {"lists": list(watch_lists), "webhook": webhook}
-    return Project.open(write_settings(project.folder / "watch.yaml", settings), folder=project.folder)
+    watch = {"watch.lists": list(watch_lists), "watch.webhook": webhook}
+    return Project.open(project.folder / "config.yaml", folder=project.folder, overrides=watch)
 
 
 def compare(project: Project) -> list[WatchMatches]:

@@ -1,7 +1,5 @@
 """A training that other tests kill: it runs in a process of its own, started from a server that has read no data."""
 
-from __future__ import annotations
-
 import time
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess

@@ -1,7 +1,5 @@
 """Trainings of a project in this process, and what the tests compare of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

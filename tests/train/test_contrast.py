@@ -1,7 +1,5 @@
 """TCA's training on views: what is compared with what, what a checkpoint keeps, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +46,6 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
     training = training_of(config)
     network = training.network
     bank = training.bank
-    assert bank is not None
     for number in range(2):
         batch = cached_views(small_project)[number]
         with torch.no_grad():

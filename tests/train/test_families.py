@@ -1,7 +1,5 @@
 """Families of models: chosen by one line of a configuration, trained, stored, and never mixed up."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hapvr.config import Config

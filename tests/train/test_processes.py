@@ -1,7 +1,5 @@
 """Several processes, and processes that are killed."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

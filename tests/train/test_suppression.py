@@ -1,7 +1,5 @@
 """How VVS trains: which clips and frames meet, that it learns, and that it can go on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

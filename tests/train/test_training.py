@@ -1,7 +1,5 @@
 """Training in this process: resuming, damaged checkpoints, the best weights, and what ends a training with a message."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -126,7 +124,6 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
 def test_training_never_reads_the_test_benchmark(small_project: Project) -> None:
     """Neither its batches nor its validation come from a shard of it."""
     evaluation = small_project.config.evaluation
-    assert evaluation.validation is not None
     read = {*training_shards(small_project), *benchmark_shards(small_project, evaluation.validation)}
     for name in evaluation.benchmarks:
         assert read.isdisjoint(benchmark_shards(small_project, name))
@@ -172,7 +169,6 @@ def test_secrets_of_the_environment_are_stored_by_name(
     path.write_text(lines.replace("  webhook: null\n", ""), encoding="utf-8")
     project = Project.open(path, folder=small_project.folder)
     webhook = project.config.watch.webhook
-    assert webhook is not None
     assert webhook.url == os.environ["HOOK_URL"]
     training = prepare_training(project, "secrets", tags={})
     assert load_config(training.folder / "config.yaml") == project.config

@@ -1,8 +1,6 @@
 """Real video files made by the tests; every frame shows its own number as eight black or white fields."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +10,8 @@ import numpy as np
 import pytest
 from av.stream import Disposition
 from numpy.typing import NDArray
+
+from tests.conftest import write_sound
 
 
 def numbered_frame(number: int, *, width_px: int, height_px: int) -> NDArray[np.uint8]:
@@ -91,21 +91,9 @@ class VideoWriter:
         frames = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(num_frames)]
         return write_video(self.folder / name, frames, **settings)
 
-    def sound(self, name: str = "sound.mp4") -> Path:
-        """A second of sound without pictures."""
-        path = self.folder / name
-        with av.open(str(path), "w") as container:
-            stream = container.add_stream("aac", rate=16000)
-            stream.layout = "mono"
-            silence = av.AudioFrame.from_ndarray(np.zeros((1, 16000), np.float32), format="fltp", layout="mono")
-            silence.sample_rate = 16000
-            container.mux(stream.encode(silence))
-            container.mux(stream.encode())
-        return path
-
     def song(self, name: str = "song.m4v") -> Path:
         """A second of sound with a cover picture."""
-        sound = self.sound()
+        sound = write_sound(self.folder / "sound.mp4")
         path = self.folder / name
         with av.open(str(sound)) as source, av.open(str(path), "w", format="mp4") as container:
             track = container.add_stream_from_template(source.streams.audio[0])
@@ -125,9 +113,3 @@ class VideoWriter:
 def videos(tmp_path: Path) -> VideoWriter:
     """Makes clips in the test's folder."""
     return VideoWriter(tmp_path)
-
-
-@pytest.fixture
-def numbers_of() -> Callable[[NDArray[np.uint8]], list[int]]:
-    """Reads the numbers that numbered frames show."""
-    return read_numbers

@@ -1,7 +1,5 @@
 """A web site on this machine that is slow, cuts connections, lies and refuses."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import threading

@@ -1,13 +1,11 @@
 """Black bars are found in frames of real files, and dark pictures are not taken for bars."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
+from hapvr.demo.output import write_mp4
 from hapvr.video.content_area import content_area
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import encode_jpeg
@@ -19,12 +17,7 @@ def with_bars(source: Path, target: Path, *, bars: tuple[int, int], dim: float =
     frames = sample_frames(source, fps=5, short_side_px=96).frames
     x, y = bars
     padded = np.pad((frames * dim).astype(np.uint8), ((0, 0), (y, y), (x, x), (0, 0)))
-    with av.open(str(target), "w") as container:
-        stream = container.add_stream("libx264", rate=5, options={"crf": "30"})
-        stream.height, stream.width, stream.pix_fmt = *padded.shape[1:3], "yuv420p"
-        for frame in padded:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
+    write_mp4(target, padded, fps=5)
     return target
 
 

@@ -1,7 +1,5 @@
 """Sampling real files by timestamp, whatever their rate, shape, format or damage."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +9,7 @@ from hapvr.errors import VideoError
 from hapvr.video import container
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
-from tests.video.conftest import numbered_frame, write_video
+from tests.video.conftest import numbered_frame, read_numbers, write_video
 
 
 def sampled(path, *, fps=1.0, short_side_px=None, **settings):
@@ -19,26 +17,26 @@ def sampled(path, *, fps=1.0, short_side_px=None, **settings):
 
 
 @pytest.mark.parametrize(("fps", "expected"), [(1.0, [0, 10, 20]), (2.5, [0, 4, 8, 12, 16, 20, 24, 28]), (0.1, [0])])
-def test_sample_frames_takes_the_frame_at_each_multiple_of_the_period(videos, numbers_of, fps, expected):
+def test_sample_frames_takes_the_frame_at_each_multiple_of_the_period(videos, fps, expected):
     """Frame k is the one on display at k / fps."""
     result = sampled(videos.numbered(fps=10, num_frames=30), fps=fps)
-    assert numbers_of(result.frames) == expected
+    assert read_numbers(result.frames) == expected
     assert result.timestamps_s == pytest.approx([k / fps for k in range(len(expected))])
     assert result.warning == ""
 
 
-def test_sample_frames_of_a_variable_rate_follows_the_timestamps(videos, numbers_of):
+def test_sample_frames_of_a_variable_rate_follows_the_timestamps(videos):
     """A frame stays on display until the next one's timestamp, however long that is."""
     times_s = [0.0, 0.1, 0.2, 2.5, 2.6, 2.7, 5.0, 5.05]
     path = videos.numbered("clip.mkv", num_frames=8, times_s=times_s, codec_options={"bf": "2"})
     expected = [max(index for index, time in enumerate(times_s) if time <= k) for k in range(6)]
-    assert numbers_of(sampled(path).frames) == expected == [0, 2, 2, 5, 5, 6]
+    assert read_numbers(sampled(path).frames) == expected == [0, 2, 2, 5, 5, 6]
 
 
-def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos, numbers_of):
+def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos):
     """Frame 30 of an NTSC clip starts at 1.001 s, so frame 29 is on display at 1 s."""
     path = videos.numbered(num_frames=65, fps=Fraction(30000, 1001))
-    assert numbers_of(sampled(path).frames) == [0, 29, 59]
+    assert read_numbers(sampled(path).frames) == [0, 29, 59]
 
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
@@ -73,11 +71,11 @@ def test_sample_frames_have_square_pixels(videos):
         ("clip.h264", "libx264", "yuv420p"),
     ],
 )
-def test_sample_frames_reads_formats_alike(videos, numbers_of, name, codec, pixel_format):
+def test_sample_frames_reads_formats_alike(videos, name, codec, pixel_format):
     """Containers, codecs, bit depths and grey make no difference to which frames are taken."""
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
     path = videos.numbered(name, num_frames=50, fps=25, codec=codec, pixel_format=pixel_format, codec_options=options)
-    assert numbers_of(sampled(path, fps=2).frames) == pytest.approx([0, 13, 25, 38], abs=1)
+    assert read_numbers(sampled(path, fps=2).frames) == pytest.approx([0, 13, 25, 38], abs=1)
 
 
 def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
@@ -90,18 +88,18 @@ def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
     assert result.frames.shape == (20, 48, 64, 3)
 
 
-def test_sample_frames_goes_on_after_timestamps_that_run_back(videos, numbers_of):
+def test_sample_frames_goes_on_after_timestamps_that_run_back(videos):
     """A file made of two recordings whose clocks both start at zero is sampled through to its end."""
     one = videos.numbered("one.ts", num_frames=30).read_bytes()
     (videos.folder / "two.ts").write_bytes(one + one)
-    assert numbers_of(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
+    assert read_numbers(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
 
 
-def test_sample_frames_does_not_wait_out_a_jump_of_the_clock(videos, numbers_of):
+def test_sample_frames_does_not_wait_out_a_jump_of_the_clock(videos):
     """A step of a quarter of an hour between two frames counts as the usual one."""
     times_s = [number / 10 + 900 * (number >= 20) for number in range(40)]
     path = videos.numbered("clip.mkv", num_frames=40, times_s=times_s)
-    assert numbers_of(sampled(path, max_frames=9).frames) == pytest.approx([0, 10, 20, 30], abs=1)
+    assert read_numbers(sampled(path, max_frames=9).frames) == pytest.approx([0, 10, 20, 30], abs=1)
 
 
 @pytest.mark.parametrize("part", [0.35, 0.6, 0.9])
@@ -118,10 +116,10 @@ def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, par
     assert "of the 8.0 s that the file declares" in result.warning
 
 
-def test_sample_frames_stops_at_the_limits(videos, numbers_of, monkeypatch):
+def test_sample_frames_stops_at_the_limits(videos, monkeypatch):
     """max_frames ends sampling; frames above MAX_PIXELS are refused before they are decoded."""
     path = videos.numbered(num_frames=30)
-    assert numbers_of(sampled(path, max_frames=2).frames) == [0, 10]
+    assert read_numbers(sampled(path, max_frames=2).frames) == [0, 10]
     monkeypatch.setattr(container, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match="128 x 96") as caught:
         sampled(path)

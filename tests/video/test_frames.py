@@ -1,7 +1,5 @@
 """Sizes and orientation of displayed frames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

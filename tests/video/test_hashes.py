@@ -1,7 +1,5 @@
 """Perceptual hashes: what they are, what they survive, and which pictures have none."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Still pictures as one frame: any size and format that people have, upright, and nothing that fills the memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

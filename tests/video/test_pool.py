@@ -1,7 +1,5 @@
 """Worker processes: hangs, crashes and greed cost one row; order and memory are kept."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
@@ -17,6 +15,7 @@ from hapvr.errors import VideoError
 from hapvr.video.decode import sample_frames
 from hapvr.video.pool import in_workers, killed_workers, sample_videos
 from hapvr.video.settings import SamplingConfig
+from tests.conftest import write_sound
 
 ALONE = SamplingConfig(workers=1)
 
@@ -92,7 +91,12 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
     text = videos.folder / "text.mp4"
     text.write_text("text")
     single = videos.numbered("single.mp4", num_frames=1)
-    items = [("s/good", good), ("s/text", text), ("s/sound", videos.sound()), ("s/none", videos.folder / "none.mp4")]
+    items = [
+        ("s/good", good),
+        ("s/text", text),
+        ("s/sound", write_sound(videos.folder / "sound.mp4")),
+        ("s/none", videos.folder / "none.mp4"),
+    ]
     rows = list(sample_videos([*items, ("s/single", single)], config=SamplingConfig(short_side_px=64)))
     assert [(row.video_id, row.reason, len(row.jpegs)) for row in rows] == [
         ("s/good", "", 3),

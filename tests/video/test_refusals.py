@@ -1,7 +1,6 @@
 """Files that are no usable video: each is refused with its reason, silently."""
 
-from __future__ import annotations
-
+import io
 import os
 
 import pytest
@@ -10,58 +9,47 @@ from PIL import Image
 from hapvr.errors import VideoError
 from hapvr.video.container import probe_video
 from hapvr.video.decode import sample_frames
+from tests.conftest import write_sound
 
 
 def sampled(path):
     return sample_frames(path, fps=1, short_side_px=None)
 
 
-def write_text(folder):
-    path = folder / "text.mp4"
-    path.write_text("no video at all")
-    return path
-
-
-def write_empty(folder):
-    path = folder / "empty.mp4"
-    path.touch()
-    return path
-
-
-def write_pipe(folder):
-    path = folder / "pipe.mp4"
-    os.mkfifo(path)
-    return path
-
-
-def write_picture(folder):
-    path = folder / "picture.mp4"
-    Image.new("RGB", (64, 48)).save(path, format="PNG")
-    return path
-
-
-def write_script(videos, text):
+def written(videos, content):
+    """A file with this content, beside a video that it may name."""
     videos.numbered("target.mp4")
-    path = videos.folder / "script.mp4"
-    path.write_text(text)
+    path = videos.folder / "written.mp4"
+    path.write_bytes(content)
     return path
+
+
+def picture():
+    stream = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(stream, format="PNG")
+    return stream.getvalue()
+
+
+def pipe(folder):
+    os.mkfifo(folder / "pipe.mp4")
+    return folder / "pipe.mp4"
 
 
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda videos: write_picture(videos.folder), "not_video"),
-        (lambda videos: write_script(videos, "ffconcat version 1.0\nfile target.mp4\n"), "not_video"),
-        (lambda videos: write_script(videos, "#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"), "not_video"),
+        (lambda videos: written(videos, picture()), "not_video"),
+        (lambda videos: written(videos, b"ffconcat version 1.0\nfile target.mp4\n"), "not_video"),
+        (lambda videos: written(videos, b"#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"), "not_video"),
         (lambda videos: videos.song(), "no_video_stream"),
         (lambda videos: videos.numbered("rare.avi", codec="magicyuv", pixel_format="gbrp"), "unsupported_codec"),
-        (lambda videos: write_text(videos.folder), "not_video"),
-        (lambda videos: write_empty(videos.folder), "empty_file"),
-        (lambda videos: write_pipe(videos.folder), "not_video"),
+        (lambda videos: written(videos, b"no video at all"), "not_video"),
+        (lambda videos: written(videos, b""), "empty_file"),
+        (lambda videos: pipe(videos.folder), "not_video"),
         (lambda videos: videos.folder, "not_video"),
         (lambda videos: videos.folder / "gone.mp4", "missing_file"),
         (lambda videos: videos.folder / ("x" * 300), "missing_file"),
-        (lambda videos: videos.sound(), "no_video_stream"),
+        (lambda videos: write_sound(videos.folder / "sound.mp4"), "no_video_stream"),
     ],
 )
 def test_probe_and_sampling_name_the_reason(videos, make, reason):

@@ -1,7 +1,5 @@
 """What a process that decodes a hostile file can still do once the file has taken it over: next to nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

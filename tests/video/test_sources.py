@@ -1,7 +1,5 @@
 """Folders and lists as manifest entries."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

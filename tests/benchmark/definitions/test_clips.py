@@ -1,7 +1,5 @@
 """`clips` benchmarks: written, read back, and refused where ids, files and labels do not agree."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

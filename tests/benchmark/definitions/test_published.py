@@ -1,7 +1,5 @@
 """The shipped definitions: counts known from the papers, and damaged files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

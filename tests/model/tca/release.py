@@ -1,7 +1,5 @@
 """TCA's golden numbers, and networks that have their weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,10 +1,7 @@
 """TCA's network and descriptors against the numbers of its release (tests/golden/tca_golden.md)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 
 from hapvr.model.family import video_vectors
 from hapvr.networks.backbone import imac, l3_irmac
@@ -51,20 +48,14 @@ def test_similarities_of_batches_and_of_packed_videos(golden: release.Arrays, ki
         compared = network.compare(first, second, query_mask=query_mask, reference_mask=reference_mask)
     wanted = golden[f"similarity/{kind}"]
     torch.testing.assert_close(compared.video, wanted, **CLOSE)
-    packed = [
-        network.pack([embed_alone(network, clip[m]) for clip, m in zip(clips, masks, strict=True)])
-        for clips, masks in ((query, query_mask), (reference, reference_mask))
-    ]
+    with torch.inference_mode():
+        packed = [
+            network.pack([network.embed(clip[m][:, None]) for clip, m in zip(clips, masks, strict=True)])
+            for clips, masks in ((query, query_mask), (reference, reference_mask))
+        ]
     torch.testing.assert_close(network.packed_scorer()(*packed), wanted, **CLOSE)
     if kind == "chamfer":
         torch.testing.assert_close(network.packed_scorer()(*packed[::-1]), golden["similarity/chamfer_back"], **CLOSE)
-
-
-def embed_alone(network: torch.nn.Module, frames: Tensor) -> Tensor:
-    """The embedding [T, 1, D] of one video without padding."""
-    with torch.inference_mode():
-        embedded: Tensor = network.embed(frames[:, None])
-    return embedded
 
 
 def test_descriptors_of_feature_maps(golden: release.Arrays) -> None:

@@ -1,7 +1,5 @@
 """TCA's network against its equations at other seeds and shapes, and the laws that it keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The golden numbers of VVS, and networks with their weights."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from zlib import crc32

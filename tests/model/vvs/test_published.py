@@ -1,7 +1,5 @@
 """Checkpoints of VVS's release, made by the tests under its names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
