@@ -109,11 +109,6 @@ class EvaluationConfig(Settings):
         description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
     )
     gate: GateConfig = GateConfig()
-    min_marks: Annotated[int, Field(ge=1)] = Field(
-        default=100,
-        description="pairs that people marked as a match, and as many that they marked as none, from which on calibration and "
-        "gate use them",
-    )
 
 
 Job = Literal[

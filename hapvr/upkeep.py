@@ -17,7 +17,6 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from hapvr.benchmark.definition import MARKS
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import ASIDE, DataRoot
@@ -41,7 +40,6 @@ from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
-from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -197,9 +195,6 @@ def _remake_downloads(project: Project, key: str) -> None:
 
 def _regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
-    if name == MARKS:
-        write_marks_benchmark(project, marked_pairs(project))
-        return
     with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
         for _ in resolve_sources(project):
             pass

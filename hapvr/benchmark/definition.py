@@ -60,8 +60,8 @@ class Task:
     official_empty_query: Literal["skipped", "zero"] = "skipped"
 
 
-CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
-POSITIVE, NEGATIVE, COPY, MATCH, NO_MATCH, PART = "positive", "negative", "copy", "match", "not_a_match", "part"
+CLIPS, PARTS_TASK = "clips", "parts"
+POSITIVE, NEGATIVE, COPY, PART = "positive", "negative", "copy", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")
@@ -88,8 +88,6 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _cc(name="mAP_c_star", exclusion="cleaned"),
     ),
     "vcdb": (_copies(name="VCDB_mAP", metric="mAP"), _copies(name="VCDB_uAP", metric="micro-AP")),
-    # what nobody looked at says nothing
-    MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
 }
 TASKS[CLIPS] = (
     *(replace(task, ignored=frozenset({PART})) for task in TASKS["fivr"]),

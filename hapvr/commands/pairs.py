@@ -1,4 +1,4 @@
-"""`hapvr pairs mark | unmark | list | import | benchmark`: what people know about pairs, which searches and duplicates respect."""
+"""`hapvr pairs mark | unmark | list | import`: what people know about pairs, which searches and duplicates respect."""
 
 from __future__ import annotations
 
@@ -90,21 +90,3 @@ def import_(
     before = keep_marks(root, made)
     new = sum(before.of(one.first, one.second) is None for one in made)
     show({"marks": len(made), "new": new}, as_json=as_json, text=f"{len(made)} marks are kept, {new} of them new")
-
-
-@app.command("benchmark")
-@exit_codes
-def benchmark(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Write the marks as a benchmark that `hapvr evaluate --benchmark` takes; say whether calibration and gate use them."""
-    from hapvr.steps.marks_benchmark import marked_pairs, write_marks_benchmark
-
-    project = open_project(config)
-    marked = marked_pairs(project)
-    folder = write_marks_benchmark(project, marked)
-    used, least = marked.suffice(project), project.config.evaluation.min_marks
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
-    text = (
-        f"{folder}: {marked.num_matches} matches, {marked.num_others} other pairs; {marked.skipped} marks skipped, of videos "
-        f"that are gone. Calibration and gate {'use' if used else 'do not use'} them: they want {least} of each"
-    )
-    show({"folder": str(folder), "shards": list(marked.shards), **counts}, as_json=as_json, text=text)

@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.model.checkpoint import load_network
@@ -31,7 +31,6 @@ from hapvr.steps.benchmark_features import (
     score_stored,
 )
 from hapvr.steps.evaluation import stored_similarities
-from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 
@@ -52,8 +51,7 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
 
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
-    footage of the same scene or incident. Pairs that people marked join them once there are enough
-    (`evaluation.min_marks`), but for videos of test sources.
+    footage of the same scene or incident.
     """
     name = project.config.evaluation.validation
     if name is None:
@@ -70,20 +68,11 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
             None,
             f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
         )
-    marked = marked_pairs(project, tests=False)
-    used = marked.suffice(project)
-    if used:
-        marks, marks_features = marked.open(project)
-        said = score_stored(network, marks, marks_features, device)
-        more, more_others = relevant_and_irrelevant(marks, said, task=MARKS_TASK)
-        matches, others = np.concatenate([matches, more]), np.concatenate([others, more_others])
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
     calibration = fit_calibration(
         matches,
         others,
         source={
             "benchmark": name,
-            "marks": counts,
             "task": task.name,
             "labels": sorted(task.positives),
             "shards": features.digests(),

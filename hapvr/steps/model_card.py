@@ -125,8 +125,6 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     if fitted is None:
         return [f"None: {calibrated.reason}. The column `probability` is empty."]
     source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
-    marks = source.get("marks", {})
-    marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
     found: list[tuple[str, float, float | None, PrecisionThreshold | CheckedThreshold]] = []
     found += [(source["benchmark"], one.precision, one.found, one) for one in fitted.thresholds]
     found += [(check.name, one.wanted, one.precision, one) for check in checks for one in check.thresholds]
@@ -141,7 +139,7 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     briers = "; ".join(f"{check.name} {check.brier:.4f}" for check in checks)
     return [
         f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-        f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
+        f"and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
         f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs"
         + (
             f"; on pairs that it was not fitted on, weighted so that {prior} match there too: {briers}."
