@@ -42,7 +42,7 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
@@ -143,7 +143,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         rows_places = [
             f"{stage}/{key}/rows.parquet" for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)
         ]
-        for place in (*rows_places, MARKED_PLACE, PICTURES_PLACE):
+        for place in (*rows_places, PICTURES_PLACE):
             _forget_in_table(root, place, values)
         root.delete(GROUPS_PLACE)  # they are made again of the pairs
         if root.exists(OUTBOX_PLACE):
