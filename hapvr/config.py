@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, field_validator, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
@@ -129,7 +129,7 @@ class WatchList(Settings):
 class WebhookConfig(Settings):
     """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is followed, and no proxy is used."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))]
     secret: Annotated[str, Field(min_length=16)] | None = Field(
         default=None, description="`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"
     )

@@ -41,7 +41,6 @@ from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"
 CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
-MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,18 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
-    compared with again. Raises DataError where there is no champion, which `ensure_baseline` makes.
+    Two runs that decide at once wait for each other. Raises DataError where there is no champion, which `ensure_baseline`
+    makes.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = champion_of(client, name), version_tags(client, name, version)
-        if champion is not None and DECISION_TAG in tags:  # a repeated run does not undo what people did since
+        if champion is None:
+            raise DataError(f"registry: {name} has no champion to compare with; register the model again")
+        if DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
-        for _ in range(MAX_ATTEMPTS):
-            champion = champion_of(client, name)
-            if champion is None:
-                raise DataError(f"registry: {name} has no champion to compare with; register the model again")
-            decision = _decide(project, run, version, champion)
-            if champion_of(client, name) == champion:
-                break
+        decision = _decide(project, run, version, champion)
         if decision.promoted:
             set_champion(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():

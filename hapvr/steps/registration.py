@@ -24,7 +24,7 @@ from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, complete_bundle, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
-from hapvr.steps.alerts import Concern, Event, tell
+from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
@@ -115,7 +115,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
-    event: Event = "model_promoted" if decision.promoted else "model_refused"
+    event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
     return Registration(
         run=run,
