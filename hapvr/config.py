@@ -18,7 +18,7 @@ from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
-from hapvr.settings import GateConfig, Policy, Rate, SearchSettings, ServingConfig, Settings
+from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
 
@@ -103,7 +103,7 @@ class EvaluationConfig(Settings):
 
     benchmarks: tuple[str, ...] = ()
     validation: str | None = None
-    policy: Policy = "strict"
+    policy: Literal["official", "strict"] = "strict"
     target_metrics: tuple[str, ...] = Field(
         default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
         description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",

@@ -16,20 +16,9 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
-from hapvr.scorer.segments import (
-    FRAME_PAIRS,
-    FRAME_QUANTILE,
-    MAX_FRAME_THRESHOLD,
-    best_run,
-    relative_frame_matrix,
-)
+from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import (
-    BenchmarkFeatures,
-    open_benchmark,
-    project_benchmark,
-    score_stored,
-)
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, project_benchmark, score_stored
 from hapvr.steps.evaluation import stored_similarities
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
@@ -63,11 +52,8 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
-        return ModelCalibration(
-            None,
-            None,
-            f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
-        )
+        reason = f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
+        return ModelCalibration(None, None, reason)
     calibration = fit_calibration(
         matches,
         others,
@@ -84,10 +70,7 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
 
 
 def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
-    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on.
-
-    Raises DataError if a benchmark has no stored similarities.
-    """
+    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on."""
     checks = []
     for name in project.config.evaluation.benchmarks:
         if name == calibration.source.get("benchmark"):

@@ -16,20 +16,16 @@ from pydantic import BaseModel, Field
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.benchmark.report import (
-    pr_curve_figure,
-    similarity_distribution_figure,
-)
+from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.data.manifest import available_videos, read_availability
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import open_benchmark, stored_ids, target_mean
+from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     TrainingRun,
@@ -58,7 +54,6 @@ class BenchmarkScores:
     results: dict[str, EvaluationResult]
     target_means: dict[str, float]
     figures: dict[str, Figure]
-    digest: str
 
 
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
@@ -72,17 +67,11 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
-    policy, available = project.config.evaluation.policy, features.available()
-    if policy == "frozen":
-        had = available_videos(read_availability(project.root, definition.name))
-        available = set(stored_ids(definition, had))
-    results = {}
+    policy, available = project.config.evaluation.policy, frozenset(features.available())
+    results, device = {}, choose_device(project.config.device)
     for row, network in networks.items():
-        device = choose_device(project.config.device)
-        scores_file = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
-        results[row] = evaluate(
-            definition, scores_file, policy=policy, available=frozenset(available), bootstrap_samples=1000
-        )
+        scored = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
+        results[row] = evaluate(definition, scored, policy=policy, available=available, bootstrap_samples=1000)
     figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
     first = definition.tasks[0].name
     relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
@@ -94,13 +83,12 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures=figures,
-        digest=definition_digest(definition),
     )
     for row, result in results.items():
         with write_atomic(folder / f"per-query-{row.split()[0]}.parquet") as part:
             write_frame(result.per_query, part)
     stored = {row: result.to_json() for row, result in results.items()}
-    data = {"digest": scores.digest, "target_means": scores.target_means, "results": stored}
+    data = {"digest": definition_digest(definition), "target_means": scores.target_means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
     tracker, run_id = tracker_of(project), run.mlflow_run_id
@@ -159,11 +147,8 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
 
 
 def stored_similarities(run: TrainingRun, name: str) -> Path:
-    """The run's own similarities on a benchmark, as Parquet. Raises DataError if it has not been evaluated on it."""
-    path = run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
-    if not path.is_file():
-        raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
-    return path
+    """Where the run's own similarities on a benchmark are, as Parquet, once it was evaluated on it."""
+    return run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
 
 
 @dataclass(frozen=True)
