@@ -100,6 +100,25 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     return str(info.model_uri)
 
 
+def register_bundle(
+    tracker: Tracker,
+    name: str,
+    bundle: Path,
+    *,
+    key: str,
+    run_name: str,
+    params: Mapping[str, Any],
+    tags: Mapping[str, str],
+) -> int:
+    """Make a version of a bundle that no training here has made, with an MLflow run of its own; returns its number."""
+    run_id = tracker.start(key, name=run_name, params=params, tags=tags)
+    if (bundle / CARD_FILE).exists():
+        tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
+    uri = log_model(tracker, run_id, bundle)
+    tracker.client.set_terminated(run_id)
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+
+
 def register(
     tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float | None, tags: Mapping[str, str]
 ) -> int:

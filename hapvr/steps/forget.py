@@ -32,7 +32,7 @@ from hapvr.data.manifest import (
 )
 from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
-from hapvr.errors import ArgumentError, DamagedError
+from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search.collection import FOLDER as SEARCH
@@ -163,22 +163,20 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
     root = shard.root
     with shard.lock():
         root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
-        found = shard.find()
-        try:
-            if found is None or _shows(shard, found, gone):
-                raise DamagedError("")
-            before, inputs = _digests(shard), found.provenance.inputs
-            kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
-            rows = [row for row in found.rows() if row["video_id"] not in gone]
-            own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
-            writer = _write_data(shard, found, gone) if found.data_sha256 else None
-            provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
-            shard.write_index(rows, provenance=provenance, fields=own, data=writer)
-            renamed.update(zip(before, _digests(shard), strict=True))
-        except DamagedError:
+        found = _kept(shard, gone)
+        if found is None:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
                 root.delete(f"{name}{PART_SUFFIX}")
+            return
+        before, inputs = _digests(shard), found.provenance.inputs
+        kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
+        rows = [row for row in found.rows() if row["video_id"] not in gone]
+        own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
+        writer = _write_data(shard, found, gone) if found.data_sha256 else None
+        provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
+        shard.write_index(rows, provenance=provenance, fields=own, data=writer)
+        renamed.update(zip(before, _digests(shard), strict=True))
 
 
 def _digests(shard: Shard) -> list[str]:
@@ -191,18 +189,21 @@ def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str,
     return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
 
 
-def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
-    """Whether views of other videos show one of these."""
+def _kept(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
+    """The index; None where the shard is unfinished or damaged, or views of other videos in it show one of these."""
+    try:
+        shard.verify()
+    except DataError:
+        return None
+    found = shard.read()
     if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
-        return False
+        return found
     donors = shard.open_data(found).read(["donor_id"])["donor_id"]
-    return not gone.isdisjoint(donors.unique().to_pylist())
+    return found if gone.isdisjoint(donors.unique().to_pylist()) else None
 
 
 def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> Any:
     """The data file without these videos, in row groups as before; returns its writer."""
-    if shard.root.sha256(shard.data_name) != found.data_sha256:
-        raise DamagedError(f"storage: {shard.data_name} is not what was written")
     with shard.open_data(found) as file:
         fields, places = list(file.schema_arrow), found.places()
         rows = VideoRows(shard, [field.name for field in fields[1:]], file=file, places=places)

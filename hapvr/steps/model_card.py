@@ -16,6 +16,7 @@ from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, Precisi
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.calibration import ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
+from hapvr.steps.local_baseline import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 from hapvr.tables import markdown_table
@@ -98,19 +99,6 @@ def model_card(
         + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
-
-
-def searches_text(evidence: EvidenceModel | str) -> str:
-    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
-    if isinstance(evidence, str):
-        return f"Ranked by similarity alone, without probabilities: {evidence}."
-    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
-    return (
-        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
-        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
-        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
-        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
-    )
 
 
 def _percent(result: Mapping[str, Any], task: str) -> str:
