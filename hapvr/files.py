@@ -35,8 +35,6 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
 
     invalidates: a file that describes the old content; it is removed right before the new content appears.
     """
-    if not path.name:
-        raise IsADirectoryError(errno.EISDIR, "this is not a file name", str(path))
     require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)

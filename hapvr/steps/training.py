@@ -75,8 +75,7 @@ class TrainingRun:
 
 def tracker_of(project: Project) -> Tracker:
     """The MLflow experiment of a project."""
-    artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
-    return Tracker(project.tracking_uri, project.config.tracking.registered_model, artifacts=artifacts)
+    return Tracker(project.tracking_uri, project.config.tracking.registered_model)
 
 
 def training_shards(project: Project) -> list[str]:

@@ -38,7 +38,7 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
     write_scenes(clips / "copy.mp4", [30, 31, 32, 33, 2, 3, 4, 34, 35])
     (clips / "bad.mp4").write_text("this is no video")
     (clips / "cut.mp4").write_bytes((clips / "a.mp4").read_bytes()[:2000])
-    tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
+    tracker = Tracker(new_store(folder), "hapvr")
     register_champion(tracker, bundle)
     return Registered(tracker.uri, bundle, clips)
 
