@@ -128,8 +128,7 @@ def train(
         from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
-        failed = any(one.failure for one in runs)
-        return show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs), failed=failed)
+        return show({"runs": [asdict(one) for one in runs]}, as_json=as_json, text=seeds_text(runs))
     result = CHAIN["similarity_model"].run(project, run=key)
     show(result, as_json=as_json, text="\n".join(f"{name}: {value}" for name, value in result.items()))
 

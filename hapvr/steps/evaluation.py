@@ -18,7 +18,6 @@ from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
@@ -153,46 +152,39 @@ def stored_similarities(run: TrainingRun, name: str) -> Path:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
+    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`."""
 
     seed: int
     key: str
     metrics: Mapping[str, float]
-    failure: str
 
 
 def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
 
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
-    A training that fails is in the result, and the others go on.
     """
     runs, train = [], project.config.train
     for seed in range(train.seed, train.seed + seeds):
         say(f"seed {seed}")
         config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
-        seeded, metrics, failure = replace(project, config=config), dict[str, float](), ""
-        try:
-            run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
-            run_training(seeded, run)
-            best_step = close_training(seeded, run)["best_step"]
-            for line in (line for line in read_history(run.folder) if line["step"] == best_step):
-                metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
-            for name in config.evaluation.benchmarks:
-                scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
-                metrics |= {f"{name}/{task}": value for task, value in scored.items()}
-        except HapvrError as error:
-            metrics, failure = {}, str(error)
-        runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
+        seeded, metrics = replace(project, config=config), dict[str, float]()
+        run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
+        run_training(seeded, run)
+        best_step = close_training(seeded, run)["best_step"]
+        for line in (line for line in read_history(run.folder) if line["step"] == best_step):
+            metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
+        for name in config.evaluation.benchmarks:
+            scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
+            metrics |= {f"{name}/{task}": value for task, value in scored.items()}
+        runs.append(SeedRun(seed, run.key, metrics))
     return runs
 
 
 def seeds_text(runs: Sequence[SeedRun]) -> str:
-    """Mean ± standard deviation of each metric over the trainings that ended well, and the others with their reasons."""
-    good = [run.metrics for run in runs if not run.failure]
-    lines = [f"{len(good)} of {len(runs)} trainings"]
-    for name in dict.fromkeys(name for metrics in good for name in metrics):
-        values = [metrics[name] for metrics in good if name in metrics]
-        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-        lines.append(f"{name}: {statistics.fmean(values):.4f}{spread}")
-    return "\n".join([*lines, *(f"seed {run.seed} failed: {run.failure}" for run in runs if run.failure)])
+    """Mean ± standard deviation of each metric over the trainings."""
+    lines = [f"{len(runs)} trainings"]
+    for name in runs[0].metrics:
+        values = [run.metrics[name] for run in runs]
+        lines.append(f"{name}: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+    return "\n".join(lines)
