@@ -25,7 +25,7 @@ from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as, set_aside
-from hapvr.model.description import read_description, weights_sha256
+from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle
@@ -223,7 +223,8 @@ def _check_training(root: DataRoot, key: str) -> None:
         ended = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
         read_description(folder / NETWORK)
         if weights_sha256(folder / NETWORK) != ended.weights_sha256:
-            raise DamagedError(f"{folder / NETWORK} does not hold the weights that the training ended with; {hint}")
+            weights = folder / NETWORK / WEIGHTS_FILE
+            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
     for checkpoint in list_checkpoints(folder / CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             read_checkpoint(checkpoint)

@@ -58,9 +58,7 @@ def model_card(
         for benchmark, data in scores.items()
         for task, details in data["results"][TRAINED]["tasks"].items()
     ]
-    without_torch = (
-        f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx.get('reason')}."
-    )
+    without_torch = f"The model needs torch, since it has no ONNX files: {onnx.get('reason')}."
     if "files" in onnx:
         difference = f"{onnx['check']['largest_difference']:.1g}"
         without_torch = f"Similarities without torch, by ONNX files, differed from torch's by {difference} at most."
@@ -69,33 +67,25 @@ def model_card(
         f"# Model card: {name}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
         "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
-        "## Data",
-        markdown_table(counts.columns, counts.rows()),
+        f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
         f"Trained on {len(record['shards'])} shards of the training split, whose digests are in {LINEAGE_FILE} of the MLflow "
         f"run; all together have {data_digest(record['data_digests'])}.",
         "## Weights",
         markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
-        *map(
-            packaged_origin, sorted({one["architecture"] for one in networks.values() if one["source"] == "packaged"})
-        ),
-        "## Metrics",
-        f"In percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
+        *sorted({packaged_origin(one["architecture"]) for one in networks.values() if one["source"] == "packaged"}),
+        f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
         markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
         "## Calibration",
         *_calibration(calibrated, checks),
-        "## Searches",
-        searches_text(evidence),
-        "## Limits",
-        f"- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
+        f"## Searches\n\n{searches_text(evidence)}",
+        f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
         "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
         "- Sound is not used. Pictures are centre-cropped.\n"
         f"- Segments run forward in both videos and are exact to one sampled frame.\n- {without_torch}",
-        "## Use",
-        f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
+        f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
         "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
         "from (unset: none).",
-        "## Origin",
-        f"MLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
+        f"## Origin\n\nMLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
         + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"

@@ -103,7 +103,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
-        "`hapvr score` needs the full installation for this model, which has no ONNX files: tracking.onnx is false.",
+        "The model needs torch, since it has no ONNX files: tracking.onnx is false.",
     ):
         assert text in without
 
