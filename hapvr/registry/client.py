@@ -148,14 +148,14 @@ def is_absent(error: Any) -> bool:
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second is for an alias
 
 
-def runs_page(base: str, experiment_id: str, run_id: str = "") -> str:
-    """Address of an experiment's runs, or of one of them, in MLflow's UI at `base`."""
-    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs{run_id and '/' + run_id}{PAGE_MODE}"
+def run_page(base: str, experiment_id: str, run_id: str) -> str:
+    """Address of a run in MLflow's UI at `base`."""
+    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}{PAGE_MODE}"
 
 
-def model_page(base: str, name: str, version: int | None = None) -> str:
-    """Address of a registered model's versions, or of one of them."""
-    return f"{base.rstrip('/')}/#/models/{name}{'' if version is None else f'/versions/{version}'}{PAGE_MODE}"
+def version_page(base: str, name: str, version: int) -> str:
+    """Address of a version of a registered model."""
+    return f"{base.rstrip('/')}/#/models/{name}/versions/{version}{PAGE_MODE}"
 
 
 def _database(tracking_uri: str) -> Path:
