@@ -32,7 +32,7 @@ from hapvr.data.manifest import (
 )
 from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search.collection import FOLDER as SEARCH
@@ -191,11 +191,13 @@ def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str,
 
 def _kept(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
     """The index; None where the shard is unfinished or damaged, or views of other videos in it show one of these."""
+    found = shard.find()
     try:
+        if found is None:
+            return None
         shard.verify()
-    except DataError:
+    except DamagedError:
         return None
-    found = shard.read()
     if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
         return found
     donors = shard.open_data(found).read(["donor_id"])["donor_id"]
