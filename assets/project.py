@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
-from hapvr.registry.client import model_page, runs_page
+from hapvr.registry.client import run_page, version_page
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
@@ -62,11 +62,11 @@ class ProjectResource(dg.ConfigurableResource):
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
         from hapvr.steps.training import tracker_of
 
-        return dg.MetadataValue.url(runs_page(self._mlflow(project), tracker_of(project).experiment_id, run_id))
+        return dg.MetadataValue.url(run_page(self._mlflow(project), tracker_of(project).experiment_id, run_id))
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
-        return dg.MetadataValue.url(model_page(self._mlflow(project), name, version))
+        return dg.MetadataValue.url(version_page(self._mlflow(project), name, version))
 
     def _mlflow(self, project: "Project") -> str:
         uri = project.config.tracking.uri or ""

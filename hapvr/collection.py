@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,9 @@ from hapvr.video.sources import scan_folder
 
 DEFAULTS: dict[str, Any] = {
     "shard_videos": 64,
-    "backbone": {
-        "architecture": "tf_efficientnet_lite0",
-        "weights": {"source": "packaged"},
-    },
-    "teacher": {
-        "architecture": "tf_efficientnet_lite0",
-        "weights": {"source": "packaged"},
+    **{
+        part: {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
+        for part in ("backbone", "teacher")
     },
     "whitening": {"dims": 256, "max_regions": 20_000},
 }
@@ -83,15 +80,14 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
         stored = root / FOLDERS_FILE
         sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
-        names = {source["path"]: source["name"] for source in sources}
         for folder in added:
-            if str(folder) in names:
+            if any(source["path"] == str(folder) for source in sources):
                 continue
             if (moved := _moved(root, sources, folder)) is not None:
-                names[str(folder)], moved["path"] = moved["name"], str(folder)
+                moved["path"] = str(folder)
             else:
-                names[str(folder)] = _name(folder, set(names.values()))
-                sources.append({"kind": "folder", "name": names[str(folder)], "path": str(folder)})
+                name = _name(folder, {source["name"] for source in sources})
+                sources.append({"kind": "folder", "name": name, "path": str(folder)})
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
         _write(stored, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
@@ -175,9 +171,4 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
 def _name(folder: Path, taken: set[str]) -> str:
     """A source name made of the folder's."""
     name = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
-    number = 1
-    chosen = name
-    while chosen in taken:
-        number += 1
-        chosen = f"{name}-{number}"
-    return chosen
+    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)

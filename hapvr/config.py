@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, field_validator, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
-from hapvr.settings import GateConfig, Policy, Rate, SearchSettings, ServingConfig, Settings
+from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
 
 
@@ -103,17 +103,12 @@ class EvaluationConfig(Settings):
 
     benchmarks: tuple[str, ...] = ()
     validation: str | None = None
-    policy: Policy = "strict"
+    policy: Literal["official", "strict"] = "strict"
     target_metrics: tuple[str, ...] = Field(
         default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
         description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
     )
     gate: GateConfig = GateConfig()
-    min_marks: Annotated[int, Field(ge=1)] = Field(
-        default=100,
-        description="pairs that people marked as a match, and as many that they marked as none, from which on calibration and "
-        "gate use them",
-    )
 
 
 Job = Literal[
@@ -134,7 +129,7 @@ class WatchList(Settings):
 class WebhookConfig(Settings):
     """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is followed, and no proxy is used."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$")]
+    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))]
     secret: Annotated[str, Field(min_length=16)] | None = Field(
         default=None, description="`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"
     )

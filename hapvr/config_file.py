@@ -21,19 +21,6 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 FAMILY_KEY = "train.network.family"
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
-MAX_ALIASES = 16
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with few aliases: a page of them can stand for 2^100 values."""
-
-    aliases = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.aliases += self.check_event(yaml.AliasEvent)
-        if self.aliases > MAX_ALIASES:
-            raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases (*); write the values out")
-        return super().compose_node(parent, index)
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -55,7 +42,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
 def read_value(text: str, *, what: str) -> Any:
     """One value as YAML. `what` names it in messages. Raises ConfigError; quotes make text of anything."""
     try:
-        return yaml.load(text, _Loader)
+        return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
@@ -108,7 +95,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
     try:
         require_regular(path)
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
         raise ConfigError(

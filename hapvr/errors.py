@@ -33,7 +33,7 @@ class DamagedError(DataError):
 
 
 class RegistryError(DataError):
-    """A model registry answered with an error of its own, so nobody knows whether what was asked for is there."""
+    """A model registry does not answer, or with an error of its own, so nobody knows whether what was asked for is there."""
 
 
 class MissingPartError(HapvrError, ImportError):

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import itertools
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from hapvr.settings import explain
 Value = TypeVar("Value")
 
 PART_SUFFIX = ".part"
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+FULL_DISK = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)), "disk is full")
 
 TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
 """Types of safetensors as torch calls them, without their numbers of bits."""
@@ -36,8 +35,6 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
 
     invalidates: a file that describes the old content; it is removed right before the new content appears.
     """
-    if not path.name:
-        raise IsADirectoryError(errno.EISDIR, "this is not a file name", str(path))
     require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)
@@ -81,26 +78,16 @@ def require_regular(path: Path) -> None:
 def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
     """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do after making space.
 
-    Errors of the system that say something else pass.
+    Also those of libraries that pass on what the system said. Other errors pass.
     """
     try:
         yield
     except Exception as error:
-        if _error_number(error) not in DISK_ERRORS:
+        if not any(said in str(error) for said in FULL_DISK):
             raise
         raise DataError(
             f"cannot write below {folder}: {error}. Free space or correct the permissions; {hint}"
         ) from error
-
-
-def _error_number(error: Exception) -> int | None:
-    """The system's number of an error, also of one that shutil, safetensors, Polars or SQLite raises."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    if "database or disk is full" in str(error):
-        return errno.ENOSPC
-    found = re.search(r"(?:\(os error |\[Errno )(\d+)", str(error))
-    return int(found[1]) if found else None
 
 
 def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:

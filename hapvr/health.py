@@ -53,11 +53,10 @@ class Health:
         lost, usable = (sum(column) for column in zip(*self.files.values(), strict=True)) if self.files else (0, 0)
         failed = max((step.failed_videos for step in self.steps), default=0)
         missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
-        index, champion, looked = self.index, self.champion, self.tick_s
-        minutes = (
-            "has not run here" if looked is None else f"looked at the sources {(time.time() - looked) / 60:.0f} min ago"
-        )
-        free = "" if self.free_bytes is None else f"{self.free_bytes / 1e9:.1f} GB free"
+        index, champion = self.index, self.champion
+        minutes = "has not run here"
+        if self.tick_s is not None:
+            minutes = f"looked at the sources {(time.time() - self.tick_s) / 60:.0f} min ago"
         return [
             f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
             f"missing     {missing or 'nothing'}",
@@ -66,7 +65,7 @@ class Health:
             f"search      {f'{index.model} answers since {index.since}' if index else 'no index'}",
             f"automation  {minutes}",
             f"webhook     {self.waiting} messages wait",
-            *([f"disk        {free}"] if free else []),
+            *([f"disk        {self.free_bytes / 1e9:.1f} GB free"] if self.free_bytes is not None else []),
             *(f"NEEDS YOU   {one.text}" for one in self.concerns),
         ]
 
@@ -74,20 +73,16 @@ class Health:
 def health(project: Project) -> Health:
     """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
     root = project.root
-    steps, files, champion, index = chain_status(project), lost_files(project), _champion(project), serving_index(root)
-    waiting = AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0
-    free = shutil.disk_usage(root.local).free if root.local is not None and root.local.exists() else None
-    tick_s = float(root.read_json(TICK_PLACE)["time_s"]) if root.exists(TICK_PLACE) else None
     run, failure, failed_s = _last_failure(root)
     found = Health(
-        steps=steps,
-        files=files,
-        champion=champion,
-        index=index,
-        tick_s=tick_s,
-        waiting=waiting,
+        steps=chain_status(project),
+        files=lost_files(project),
+        champion=_champion(project),
+        index=serving_index(root),
+        tick_s=float(root.read_json(TICK_PLACE)["time_s"]) if root.exists(TICK_PLACE) else None,
+        waiting=AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0,
         failure=failure and f"{run} failed: {failure}",
-        free_bytes=free,
+        free_bytes=shutil.disk_usage(root.local).free if root.local is not None and root.local.exists() else None,
         concerns=[],
     )
     found.concerns.extend(_concerns(project, found))
@@ -101,12 +96,8 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
     silence_s = max(3 * config.automation.watch_every_s, MIN_SILENCE_S)
     if config.automation.enabled and found.tick_s is not None and now_s - found.tick_s > silence_s:
         said = f"the automation has not looked at the sources for {(now_s - found.tick_s) / 60:.0f} minutes"
-        yield Concern(
-            "automation_stopped",
-            "automation",
-            f"{said}; see `make ui` and the ticks of the sensor new_videos",
-            lasting=True,
-        )
+        hint = "see `make ui` and the ticks of the sensor new_videos"
+        yield Concern("automation_stopped", "automation", f"{said}; {hint}", lasting=True)
     champion = found.champion
     # an alias that was set by hand in MLflow does not say since when
     if champion and champion["since"] and (found.index is None or found.index.model != champion["name"]):

@@ -73,14 +73,20 @@ def environment() -> dict[str, str]:
     return versions
 
 
-def git_revision(folder: Path | None = None) -> str:
-    """The commit of the checkout at `folder` (default: of this package), with `+dirty` when files differ; `unknown` outside of one."""
-    describe = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"]
-    where = folder or Path(__file__).resolve().parent
+def git_revision() -> str:
+    """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of one."""
+    describe = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty=+dirty",
+    ]
     try:
-        return subprocess.run(
-            describe, cwd=where, capture_output=True, text=True, check=True, timeout=20
-        ).stdout.strip()
+        return subprocess.run(describe, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -104,19 +104,13 @@ class SearchSettings(Settings):
     )
 
 
-MAX_ERRORS = 20
-
-
 def explain(error: ValidationError) -> str:
-    """What is wrong with which setting, in one line; of many errors the first."""
-    lines, errors = [], error.errors()
-    for item in errors[:MAX_ERRORS]:
+    """What is wrong with which setting, in one line; of many errors the first 20."""
+    lines = []
+    for item in error.errors()[:20]:
         name = ".".join(str(part) for part in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
         got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r:.120})"
-        lines.append(f"{name}: {message}{got}" if name else message)
-    if len(errors) > MAX_ERRORS:
-        lines.append(f"and {len(errors) - MAX_ERRORS} more")
+        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}{got}".removeprefix(": "))
     return "; ".join(lines)
 
 

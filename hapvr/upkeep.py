@@ -118,19 +118,20 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-        kind, after = KINDS[one.kind], one
-        if kind.remake is None:
-            after = replace(one, message=f"{one.message}. {kind.advice}")
-        else:
-            try:
-                kind.remake(project, one.key)
-                after = check(project.root, one.kind, one.key)
-                after = replace(one, state="repaired") if after.state == "ok" else after
-            except HapvrError as error:
-                after = replace(one, message=f"{one.message}. It could not be made again: {error}")
-        results[one] = after
+        results[one] = _repaired(project, one, KINDS[one.kind])
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
+
+
+def _repaired(project: Project, one: FileCheck, kind: Kind) -> FileCheck:
+    if kind.remake is None:
+        return replace(one, message=f"{one.message}. {kind.advice}")
+    try:
+        kind.remake(project, one.key)
+    except HapvrError as error:
+        return replace(one, message=f"{one.message}. It could not be made again: {error}")
+    after = check(project.root, one.kind, one.key)
+    return replace(one, state="repaired") if after.state == "ok" else after
 
 
 @contextmanager
@@ -174,8 +175,7 @@ def _put_back(root: DataRoot) -> None:
 
 def _check_downloads(root: DataRoot, key: str) -> None:
     if damaged := damaged_files(root, key):
-        others = f" and {len(damaged) - 1} others" if len(damaged) > 1 else ""
-        raise DamagedError(f"{damaged[0]}{others} changed since it was fetched or made")
+        raise DamagedError(f"{', '.join(map(str, damaged))} changed since it was fetched or made")
 
 
 def _remake_downloads(project: Project, key: str) -> None:
@@ -213,8 +213,10 @@ def _check_training(root: DataRoot, key: str) -> None:
     if not key:
         current_key(root)
         return
-    folder = root.local_path(f"models/{key}")
-    hint = "train again with another run key, or copy the file from the run in MLflow"
+    folder, hint = (
+        root.local_path(f"models/{key}"),
+        "train again with another run key, or copy it from the run in MLflow",
+    )
     if (folder / RUN_NAME).is_file():
         read_record(folder)
     if (folder / RESULT_NAME).is_file():

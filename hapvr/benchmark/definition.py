@@ -60,7 +60,7 @@ class Task:
     official_empty_query: Literal["skipped", "zero"] = "skipped"
 
 
-CLIPS, MARKS, MARKS_TASK, PARTS_TASK = "clips", "marks", "marks", "parts"
+CLIPS, PARTS_TASK = "clips", "parts"
 POSITIVE, MATCH, NO_MATCH, PART = "positive", "match", "not_a_match", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
@@ -86,8 +86,6 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _cc(name="mAP_c", pool="labelled", exclusion="cleaned"),
         _cc(name="mAP_c_star", exclusion="cleaned"),
     ),
-    # what nobody looked at says nothing
-    MARKS: (Task(name=MARKS_TASK, metric="micro-AP", positives=frozenset({MATCH}), pool="labelled"),),
 }
 TASKS[CLIPS] = (
     *(replace(task, ignored=frozenset({PART})) for task in TASKS["fivr"]),

@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hapvr.benchmark.definition import MARKS_TASK, PARTS_TASK, BenchmarkDefinition
+from hapvr.benchmark.definition import PARTS_TASK, BenchmarkDefinition
 from hapvr.benchmark.metrics import bootstrap_interval
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import ConfigError
 from hapvr.settings import GateConfig
 
 BOOTSTRAP_SAMPLES = 2000
-ALWAYS_REQUIRED = (PARTS_TASK, MARKS_TASK)
+ALWAYS_REQUIRED = (PARTS_TASK,)
 """Tasks that must not get worse wherever they are measured."""
 
 

@@ -120,8 +120,7 @@ def train(
         from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
-        failed = any(one.failure for one in runs)
-        return show({"runs": [asdict(one) for one in runs]}, text=seeds_text(runs), failed=failed)
+        return show({"runs": [asdict(one) for one in runs]}, text=seeds_text(runs))
     result = CHAIN["similarity_model"].run(project, run=key)
     show(result)
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.errors import DataError
+from hapvr.data.shards import STATUS_OK
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
@@ -123,19 +122,6 @@ def _forgotten(root: DataRoot) -> frozenset[str]:
 
 def name_digest(name: str) -> str:
     return hashlib.sha256(f"forgotten {name}".encode()).hexdigest()
-
-
-def read_availability(root: DataRoot, source: str) -> pl.DataFrame:
-    """The index rows of the `videos` shards of a source, status and all. Raises DataError if none of them was fetched."""
-    import polars as pl
-
-    shards = [Shard(root, VIDEOS_STAGE, key) for key in root.list_folders(VIDEOS_STAGE) if source_of(key) == source]
-    if not shards:
-        raise DataError(
-            f"availability: {root.url}/{VIDEOS_STAGE} has no shards; run `hapvr download` for the source {source!r}, "
-            "or choose another evaluation.policy than frozen"
-        )
-    return pl.concat([shard.index() for shard in shards])
 
 
 def available_videos(table: pl.DataFrame) -> frozenset[str]:

@@ -42,7 +42,7 @@ def is_server(tracking_uri: str) -> bool:
 
 
 def require_store(tracking_uri: str) -> None:
-    """Raise DataError unless a store is there: a server that answers within CONNECT_S, or a database file.
+    """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a database file.
 
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
     what is not an address of a store.
@@ -67,7 +67,7 @@ def require_store(tracking_uri: str) -> None:
         # one that wants a login, or is ill, is there; what it says to real requests is for the client
         problem = "" if isinstance(error, urllib.error.HTTPError) and error.code != 404 else error
     if problem:
-        raise DataError(f"tracking: no MLflow registry answers at {tracking_uri} ({problem}){hint}")
+        raise RegistryError(f"tracking: no MLflow registry answers at {tracking_uri} ({problem}){hint}")
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
@@ -93,8 +93,8 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
 def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for.
 
-    Raises ArgumentError for another kind of name, DataError if there is no such registry or version, and RegistryError where
-    the registry does not say.
+    Raises ArgumentError for another kind of name, DataError if there is no such version, and RegistryError where the registry
+    does not say.
     """
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
@@ -148,14 +148,14 @@ def is_absent(error: Any) -> bool:
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second is for an alias
 
 
-def runs_page(base: str, experiment_id: str, run_id: str = "") -> str:
-    """Address of an experiment's runs, or of one of them, in MLflow's UI at `base`."""
-    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs{run_id and '/' + run_id}{PAGE_MODE}"
+def run_page(base: str, experiment_id: str, run_id: str) -> str:
+    """Address of a run in MLflow's UI at `base`."""
+    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}{PAGE_MODE}"
 
 
-def model_page(base: str, name: str, version: int | None = None) -> str:
-    """Address of a registered model's versions, or of one of them."""
-    return f"{base.rstrip('/')}/#/models/{name}{'' if version is None else f'/versions/{version}'}{PAGE_MODE}"
+def version_page(base: str, name: str, version: int) -> str:
+    """Address of a version of a registered model."""
+    return f"{base.rstrip('/')}/#/models/{name}/versions/{version}{PAGE_MODE}"
 
 
 def _database(tracking_uri: str) -> Path:

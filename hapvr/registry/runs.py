@@ -29,16 +29,16 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`; artifacts: root for those of a local store.
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to it, in `artifacts`.
 
-    Without it, they lie next to its database, in `artifacts`. Raises DataError if no server answers there.
+    Raises RegistryError if no server answers there.
     """
 
-    def __init__(self, uri: str, experiment: str, *, artifacts: Path | None = None) -> None:
+    def __init__(self, uri: str, experiment: str) -> None:
+        artifacts = None
         if uri.startswith(SQLITE):
-            folder = Path(uri.removeprefix(SQLITE)).parent
-            folder.mkdir(parents=True, exist_ok=True)
-            artifacts = artifacts or folder / "artifacts"
+            artifacts = Path(uri.removeprefix(SQLITE)).resolve().parent / "artifacts"
+            artifacts.parent.mkdir(parents=True, exist_ok=True)
         if is_server(uri):
             require_store(uri)
         self.uri = uri
@@ -47,7 +47,7 @@ class Tracker:
         if found is not None:
             self.experiment_id = str(found.experiment_id)
         else:
-            location = artifacts.resolve().as_uri() if artifacts is not None else None
+            location = artifacts.as_uri() if artifacts is not None else None
             self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location, tags=KIND))
 
     def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, require_regular
 from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, log_model, register
+from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
 from hapvr.scorer.description import (
     BACKBONE_FILE,
     CALIBRATION_FILE,
@@ -132,12 +132,8 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         load_networks(bundle, description, device="cpu", dtype="float32")  # raises where the parts do not fit
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
-        run_id = tracker.start(f"pulled-{digest[:16]}", name=f"{name}-pulled", params={"source": source}, tags=tags)
-        if (bundle / CARD_FILE).exists():
-            tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
-        uri = log_model(tracker, run_id, bundle)
-        tracker.client.set_terminated(run_id)
-        version = register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+        key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}
+        version = register_bundle(tracker, name, bundle, key=key, run_name=run_name, params=params, tags=tags)
         decide(tracker.client, name, version, f"pulled from {source}")
     return version, digest, source
 

@@ -25,7 +25,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 import hapvr
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
@@ -98,6 +98,25 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             ),
         )
     return str(info.model_uri)
+
+
+def register_bundle(
+    tracker: Tracker,
+    name: str,
+    bundle: Path,
+    *,
+    key: str,
+    run_name: str,
+    params: Mapping[str, Any],
+    tags: Mapping[str, str],
+) -> int:
+    """Make a version of a bundle that no training here has made, with an MLflow run of its own; returns its number."""
+    run_id = tracker.start(key, name=run_name, params=params, tags=tags)
+    if (bundle / CARD_FILE).exists():
+        tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
+    uri = log_model(tracker, run_id, bundle)
+    tracker.client.set_terminated(run_id)
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
 
 
 def register(
@@ -221,11 +240,9 @@ def set_champion(client: MlflowClient, name: str, version: int, *, how: str, rea
 def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
     """Make a version champion by hand. Returns the version that was champion before, None if none was.
 
-    Raises DataError if there is no such version, ArgumentError if it is the champion already.
+    Raises DataError if there is no such version.
     """
     before = champion_of(client, name)
-    if before is not None and before.version == version:
-        raise ArgumentError(f"model: version {version} of {name} is champion already")
     set_champion(client, name, version, how="hand", reason=reason)
     return before.version if before else None
 

@@ -370,7 +370,7 @@ async def picture(
 
     def made() -> bytes | None:
         pictures, small = index.pictures, io.BytesIO()
-        jpeg = pictures.first(video_id) if second is None else pictures.at(video_id, second)
+        jpeg = pictures.at(video_id, second)
         if jpeg is not None:
             thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
         return small.getvalue()

@@ -18,7 +18,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 from urllib.parse import urlsplit
 
 from hapvr.config import WebhookConfig
@@ -31,6 +30,7 @@ TIMEOUT_S = 10.0
 """For one message, from the name of the server to the last header of its answer."""
 BUSY_S = 60.0
 """How long another process may write to the outbox."""
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
@@ -40,24 +40,13 @@ QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
 SIGNATURE_HEADER = "X-Hapvr-Signature-256"
 
-Event = Literal[
-    "training_failed",
-    "run_failed",
-    "model_promoted",
-    "model_refused",
-    "automation_stopped",
-    "index_old",
-    "disk_low",
-    "source_lost",
-]
-
 
 @dataclass(frozen=True)
 class Concern:
     """Something that somebody is told. key: the same for the same thing. text: a sentence with the next step. lasting: a
     condition, which is told again when it comes back after QUIET_S."""
 
-    event: Event
+    event: str
     key: str
     text: str
     lasting: bool = False
@@ -139,14 +128,10 @@ class AlertOutbox:
                     database.execute(_TABLE)
                     yield database
         except sqlite3.DatabaseError as error:
-            damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            kind, said = DataError, "cannot be used"
-            hint = "correct its permissions and free space, end what else uses it, and run this again"
-            if code in damage:
-                kind, said = DamagedError, "is damaged"
-                hint = "restore it from a copy, or remove it: then every match is announced again"
-            raise kind(f"watch: {self._path} {said} ({error}); {hint}") from error
+            kind, hint = DataError, "correct its permissions, free space, end what else uses it, and run this again"
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in DAMAGE:
+                kind, hint = DamagedError, "restore it from a copy, or remove it: then every match is announced again"
+            raise kind(f"watch: {self._path} cannot be used ({error}); {hint}") from error
 
 
 @dataclass(frozen=True)
@@ -209,35 +194,28 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up. It
     follows no redirect and uses no proxy.
     """
-    ended: list[str] = []
-    opened: list[http.client.HTTPConnection] = []
+    parts, ended = urlsplit(webhook.url), list[str]()
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+    headers = {"Content-Type": "application/json", "Idempotency-Key": name}
+    if webhook.secret is not None:
+        signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
+        headers[SIGNATURE_HEADER] = f"sha256={signature}"
 
     def exchange() -> None:
-        server = "the webhook's server"
         try:
-            parts = urlsplit(webhook.url)
-            server = parts.hostname or server
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            opened.append(kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S))
-            headers = {"Content-Type": "application/json", "Idempotency-Key": name}
-            if webhook.secret is not None:
-                signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
-                headers[SIGNATURE_HEADER] = f"sha256={signature}"
-            target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-            with closing(opened[0]):
-                opened[0].request("POST", target, body=body, headers=headers)
-                status = opened[0].getresponse().status
-            ended.append("" if 200 <= status < 300 else f"{server} answered {status}")
+            with closing(connection):
+                target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+                connection.request("POST", target, body=body, headers=headers)
+                status = connection.getresponse().status
+            ended.append("" if 200 <= status < 300 else f"{parts.hostname} answered {status}")
         except (OSError, ValueError, http.client.HTTPException) as error:
-            ended.append(f"{server} cannot be reached ({error})")
+            ended.append(f"{parts.hostname} cannot be reached ({error})")
 
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    if ended:
-        return ended[0]
-    for connection in opened:
-        if connection.sock is not None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-    return f"the webhook's server cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    if not ended and connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+    return ended[0] if ended else f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"

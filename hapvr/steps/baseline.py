@@ -11,25 +11,18 @@ from collections.abc import Mapping
 
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
-from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.packaged import packaged_origin
+from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, champion_of, log_model, register, set_champion, version_tags
-from hapvr.scorer.bundle import BundleParts, write_bundle
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import CARD_FILE, complete_bundle
-from hapvr.scorer.evidence import EvidenceModel
-from hapvr.steps.local_baseline import KEY, SETTINGS
-from hapvr.steps.model_card import searches_text
+from hapvr.registry.versions import WARNING_TAG, champion_of, register_bundle, set_champion, version_tags
+from hapvr.steps.local_baseline import KEY, SETTINGS, WARNING, complete_baseline
 from hapvr.steps.project import Project
 from hapvr.steps.registration import export_onnx
-from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
+from hapvr.steps.search_calibration import MAX_VIDEOS, training_videos
 from hapvr.steps.training import MODELS, TrainingRun, tracker_of
 
 WHITENING_TAG = "hapvr.baseline.whitening"
 VIDEOS_TAG = "hapvr.baseline.videos"
-WARNING = "this model is untrained: it compares videos by the features of the frozen backbone"
 
 
 def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
@@ -60,52 +53,11 @@ def _register_baseline(project: Project, videos: Mapping[str, str], whitening: W
         "backbone.weights": backbone.identity.source,
         WHITENING_TAG: whitening.sha256,
         VIDEOS_TAG: str(min(MAX_VIDEOS, len(videos))),
+        WARNING_TAG: WARNING,
     }
     run = TrainingRun(key, folder, "")
     save_network(network, run.network_folder, metadata={})
     onnx = export_onnx(project, run, folder / "exported", backbone=backbone)
-    bundle = write_bundle(
-        folder / "bundle",
-        BundleParts(
-            network_folder=run.network_folder,
-            backbone=backbone,
-            whitening=whitening,
-            sampling=project.config.sampling,
-            serving=project.config.serving,
-            onnx=onnx,
-            onnx_folder=folder / "exported" if "files" in onnx else None,
-        ),
-    )
-    evidence, calibration = fit_on_edits(project, bundle, videos, progress=progress)
-    card = _card(backbone, calibration, evidence, len(videos))
-    complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
-    tracker = tracker_of(project)
-    run_id = tracker.start(key, name=f"{project.config.name}-{KEY}", params={}, tags=tags)
-    tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
-    uri = log_model(tracker, run_id, bundle)
-    tracker.client.set_terminated(run_id)
-    name = project.config.tracking.registered_model
-    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags | {WARNING_TAG: WARNING})
-
-
-def _card(backbone: Backbone, calibration: Calibration | None, evidence: EvidenceModel | str, num_videos: int) -> str:
-    """Markdown."""
-    identity = backbone.identity
-    lines = [
-        f"**Warning: {WARNING}.**",
-        "# Model card: untrained baseline",
-        f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
-        f"{identity.sha256[:12]}), whitened on the {num_videos} videos of this collection. Nothing was trained.",
-        *([packaged_origin(identity.architecture)] if identity.source == "packaged" else []),
-        "## Calibration",
-        "None: there are too few videos to fit on. The column `probability` is empty."
-        if calibration is None
-        else f"Fitted on {calibration.num_matches} edits of frames of this collection and their originals, and on "
-        f"{calibration.num_others} videos that came next to these in searches. Real edits differ; test benchmarks were not used.",
-        "## Searches",
-        searches_text(evidence),
-        "## Limits",
-        "- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat graphics) may pass for copies.\n"
-        "- Sound is not used. Pictures are centre-cropped.",
-    ]
-    return "\n\n".join(lines) + "\n"
+    bundle = complete_baseline(project, folder, run.network_folder, backbone, whitening, videos, onnx, progress)
+    name, run_name = project.config.tracking.registered_model, f"{project.config.name}-{KEY}"
+    return register_bundle(tracker_of(project), name, bundle, key=key, run_name=run_name, params={}, tags=tags)

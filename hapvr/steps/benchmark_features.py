@@ -132,9 +132,8 @@ def score_stored(
 ) -> pl.DataFrame:
     """Similarities of all pairs of a benchmark: query_id, reference_id, similarity."""
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
-        return read_frame(
-            score_benchmark(network, definition, features, Path(folder) / "similarities.parquet", device=device)
-        )
+        place = Path(folder) / "similarities.parquet"
+        return read_frame(score_benchmark(network, definition, features, place, device=device))
 
 
 def benchmark_shards(project: Project, name: str) -> list[str]:
@@ -152,7 +151,10 @@ def check_evaluation(project: Project) -> None:
     for name in filter(None, (*evaluation.benchmarks, evaluation.validation)):
         tasks = [task.name for task in project_benchmark(project, name).tasks]
         if not set(tasks) & set(evaluation.target_metrics):
-            raise _no_target(name, evaluation, tasks)
+            raise ConfigError(
+                f"evaluation.target_metrics: benchmark {name} has none of {', '.join(evaluation.target_metrics)}; it has "
+                f"{', '.join(tasks)}"
+            )
         measured |= set(tasks) if name in evaluation.benchmarks else set()
     if unmeasured := sorted(set(evaluation.gate.required_metrics) - measured):
         raise ConfigError(
@@ -161,17 +163,8 @@ def check_evaluation(project: Project) -> None:
         )
 
 
-def _no_target(benchmark: str, config: EvaluationConfig, tasks: Iterable[str]) -> ConfigError:
-    return ConfigError(
-        f"evaluation.target_metrics: benchmark {benchmark} has none of {', '.join(config.target_metrics)}; "
-        f"it has {', '.join(tasks)}"
-    )
-
-
 def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
-    """Mean of the target metrics that the benchmark has. Raises ConfigError if it has none of them."""
+    """Mean of the target metrics that the benchmark has; `check_evaluation` has found one."""
     values = {task.task: task.value for task in result.tasks}
     chosen = [values[name] for name in config.target_metrics if name in values]
-    if not chosen:
-        raise _no_target(result.benchmark, config, values)
     return sum(chosen) / len(chosen)

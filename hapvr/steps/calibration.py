@@ -9,29 +9,17 @@ import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from hapvr.benchmark.definition import MARKS_TASK, BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
-from hapvr.scorer.segments import (
-    FRAME_PAIRS,
-    FRAME_QUANTILE,
-    MAX_FRAME_THRESHOLD,
-    best_run,
-    relative_frame_matrix,
-)
+from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import (
-    BenchmarkFeatures,
-    open_benchmark,
-    project_benchmark,
-    score_stored,
-)
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, project_benchmark, score_stored
 from hapvr.steps.evaluation import stored_similarities
-from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 
@@ -52,8 +40,7 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
 
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
-    footage of the same scene or incident. Pairs that people marked join them once there are enough
-    (`evaluation.min_marks`), but for videos of test sources.
+    footage of the same scene or incident.
     """
     name = project.config.evaluation.validation
     if name is None:
@@ -65,25 +52,13 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
-        return ModelCalibration(
-            None,
-            None,
-            f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed",
-        )
-    marked = marked_pairs(project, tests=False)
-    used = marked.suffice(project)
-    if used:
-        marks, marks_features = marked.open(project)
-        said = score_stored(network, marks, marks_features, device)
-        more, more_others = relevant_and_irrelevant(marks, said, task=MARKS_TASK)
-        matches, others = np.concatenate([matches, more]), np.concatenate([others, more_others])
-    counts = {"matches": marked.num_matches, "others": marked.num_others, "skipped": marked.skipped, "used": used}
+        reason = f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
+        return ModelCalibration(None, None, reason)
     calibration = fit_calibration(
         matches,
         others,
         source={
             "benchmark": name,
-            "marks": counts,
             "task": task.name,
             "labels": sorted(task.positives),
             "shards": features.digests(),
@@ -95,10 +70,7 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
 
 
 def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
-    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on.
-
-    Raises DataError if a benchmark has no stored similarities.
-    """
+    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on."""
     checks = []
     for name in project.config.evaluation.benchmarks:
         if name == calibration.source.get("benchmark"):

@@ -1,7 +1,6 @@
 """Steps 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
 
 duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset `duplicate_pairs`)
-duplicate_groups/marked.parquet          pairs that people marked as a match and that no search found
 duplicate_groups/pictures.parquet        what black bars leave of the pictures of copies
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
@@ -10,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from itertools import combinations, groupby, product
 
 import numpy as np
@@ -42,7 +40,7 @@ from hapvr.search.duplicates import (
 )
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.index import digest_of
-from hapvr.search.marks import read_marks
+from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin, verdict_of
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
@@ -50,7 +48,6 @@ from hapvr.steps.searcher import Searcher, search_fingerprint
 from hapvr.video.content_area import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"
-MARKED_PLACE = "duplicate_groups/marked.parquet"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
@@ -59,7 +56,7 @@ PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 ALIGNED_FRAMES = 64
 """Frames of a common part, evenly apart, whose course is compared."""
-KEEP_VERSION = 5
+KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
 UNSURE = "it is not sure that these are copies, so no copy is named to keep"
@@ -98,19 +95,18 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
 
     Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match.
-    One that is marked as a match stays, whatever its probability; where no search found it, `make_duplicate_groups` adds it.
+    One that is marked as a match stays, whatever its probability, which is 0 where no search found it.
     """
     marks = read_marks(project.root)
     contents = _contents(searcher)
     known: list[DuplicatePair] = []
-    places = [rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE)]
-    for place in (*places, MARKED_PLACE):
-        found = read_pairs(project.root, place)
+    for key in project.root.list_folders(PAIRS_STAGE):
+        found = read_pairs(project.root, rows_place(PAIRS_STAGE, key))
         if found.network == searcher.current.digest:
             known += [pair for pair in found.pairs if _is_current(pair, contents)]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
-        for pair in best_of_each([*known, *_equal_files(contents)])
+        for pair in best_of_each([*known, *_equal_files(contents), *_marked(marks, contents)])
     ]
     return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
 
@@ -120,21 +116,17 @@ def make_duplicate_groups(
 ) -> list[GroupMember]:
     """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
 
-    Pairs that people marked as a match and that no search found are compared first. Two videos that are marked as no match
-    come into no group together.
+    Two videos that are marked as no match come into no group together.
     """
-    root = project.root
-    if _stored_groups(root) == _groups_fingerprint(root, _group_inputs(project, searcher.current, searcher.indexed)):
+    root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
+    if _stored_groups(root) == wanted:
         return _groups(project, searcher)
     with root.lock("duplicate_groups"):
-        inputs = _group_inputs(project, searcher.current, searcher.indexed)
-        _compare_marked(project, searcher)
         _measure_pictures(project, searcher)
         members = _groups(project, searcher)
         pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
-        stamps = {"fingerprint": _groups_fingerprint(root, inputs), "copies": str(copies)}
-        write_rows(root, GROUPS_PLACE, group_rows(members), **stamps)
+        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=wanted, copies=str(copies))
     return members
 
 
@@ -144,8 +136,8 @@ def outdated_groups(project: Project) -> str:
     if not root.exists(CURRENT):
         return ""
     current = current_index(root)
-    groups = _groups_fingerprint(root, _group_inputs(project, current, current.shards(root)))
-    return "" if _stored_groups(root) == groups else groups
+    wanted = _groups_fingerprint(project, current, current.shards(root))
+    return "" if _stored_groups(root) == wanted else wanted
 
 
 def outdated_pairs(project: Project) -> dict[str, str]:
@@ -252,49 +244,16 @@ def _measure_pictures(project: Project, searcher: Searcher) -> None:
         write_rows(project.root, PICTURES_PLACE, pa.Table.from_pylist(rows, schema=PICTURES_SCHEMA))
 
 
-def _group_inputs(project: Project, current: CurrentIndex, indexed: Mapping[str, str]) -> str:
+def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mapping[str, str]) -> str:
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
     root, least = project.root, project.config.search.min_duplicate_probability
-    keys = {key: _pairs_stamp(root, rows_place(PAIRS_STAGE, key)) for key in root.list_folders(PAIRS_STAGE)}
-    return digest_of([current.digest, dict(indexed), keys, read_marks(root).verdicts(), least])
-
-
-def _groups_fingerprint(root: DataRoot, inputs: str) -> str:
-    """The fingerprint of groups made from these inputs and the stored marked pairs."""
-    return digest_of([KEEP_VERSION, inputs, _pairs_stamp(root, MARKED_PLACE)])
+    places = {key: rows_place(PAIRS_STAGE, key) for key in root.list_folders(PAIRS_STAGE)}
+    pairs = {key: stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
+    return digest_of([KEEP_VERSION, current.digest, dict(indexed), pairs, read_marks(root).verdicts(), least])
 
 
 def _stored_groups(root: DataRoot) -> str:
     return stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True))
-
-
-def _pairs_stamp(root: DataRoot, place: str) -> str:
-    return stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True))
-
-
-def _compare_marked(project: Project, searcher: Searcher) -> None:
-    """Compare the pairs that are marked as a match and in no shard's pairs; what was compared before is kept."""
-    if searcher.evidence is None:
-        return
-    root, contents, network = project.root, _contents(searcher), searcher.current.digest
-    before = read_pairs(root, MARKED_PLACE, damaged=True)
-    if not before.fingerprint:  # it is damaged
-        root.delete(MARKED_PLACE)
-    known = {(pair.first, pair.second): pair for pair in before.pairs} if before.network == network else {}
-    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    found = {(pair.first, pair.second) for pair in pairs}
-    ids, made = _ids_of(contents), []
-    for mark in read_marks(root).rows():
-        if mark.verdict == "match":
-            for one, other in product(ids.get(mark.first, ()), ids.get(mark.second, ())):
-                pair = (min(one, other), max(one, other))
-                if pair in known and _is_current(known[pair], contents):
-                    made.append(known[pair])
-                elif pair not in found:
-                    made.append(_pair(pair[0], *searcher.compare(*pair), searcher))
-    if made or before.fingerprint:
-        fingerprint = digest_of([asdict(pair) for pair in made])
-        write_pairs(root, MARKED_PLACE, StoredPairs(tuple(made), fingerprint, network))
 
 
 def _contents(searcher: Searcher) -> dict[str, str]:
@@ -362,9 +321,31 @@ def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Sear
 
 def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
     """Files of the same bytes, which need no model."""
-    equal = partial(
-        DuplicatePair, similarity=1.0, probability=1.0, first_covered=1.0, second_covered=1.0, frame_similarity=1.0
-    )
     for sha256, ids in _ids_of(contents).items():
         for first, second in combinations(sorted(ids), 2):
-            yield equal(first=first, second=second, first_sha256=sha256, second_sha256=sha256)
+            yield _said(first, second, sha256, sha256, 1.0)
+
+
+def _marked(marks: Marks, contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
+    """Videos that somebody says match, as if no search had found them."""
+    ids = _ids_of(contents)
+    for mark in marks.rows():
+        if mark.verdict == "match":
+            for one, other in product(ids.get(mark.first, ()), ids.get(mark.second, ())):
+                first, second = sorted((one, other))
+                yield _said(first, second, contents[first], contents[second], 0.0)
+
+
+def _said(first: str, second: str, first_sha256: str, second_sha256: str, value: float) -> DuplicatePair:
+    """A pair that was not compared. value: of its similarities, its probability, and the parts that are covered."""
+    return DuplicatePair(
+        first=first,
+        second=second,
+        first_sha256=first_sha256,
+        second_sha256=second_sha256,
+        similarity=value,
+        probability=value,
+        first_covered=value,
+        second_covered=value,
+        frame_similarity=value,
+    )

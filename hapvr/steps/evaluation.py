@@ -16,20 +16,15 @@ from pydantic import BaseModel, Field
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.benchmark.report import (
-    pr_curve_figure,
-    similarity_distribution_figure,
-)
+from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.data.manifest import available_videos, read_availability
-from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
-from hapvr.steps.benchmark_features import open_benchmark, stored_ids, target_mean
+from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     TrainingRun,
@@ -57,7 +52,6 @@ class BenchmarkScores:
     results: dict[str, EvaluationResult]
     target_means: dict[str, float]
     figures: dict[str, Figure]
-    digest: str
 
 
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
@@ -71,17 +65,11 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     trained, _ = load_network(run.network_folder)
     networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
-    policy, available = project.config.evaluation.policy, features.available()
-    if policy == "frozen":
-        had = available_videos(read_availability(project.root, definition.name))
-        available = set(stored_ids(definition, had))
-    results = {}
+    policy, available = project.config.evaluation.policy, frozenset(features.available())
+    results, device = {}, choose_device(project.config.device)
     for row, network in networks.items():
-        device = choose_device(project.config.device)
-        scores_file = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
-        results[row] = evaluate(
-            definition, scores_file, policy=policy, available=frozenset(available), bootstrap_samples=1000
-        )
+        scored = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
+        results[row] = evaluate(definition, scored, policy=policy, available=available, bootstrap_samples=1000)
     figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
     first = definition.tasks[0].name
     relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
@@ -93,10 +81,9 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         results=results,
         target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
         figures=figures,
-        digest=definition_digest(definition),
     )
     stored = {row: result.to_json() for row, result in results.items()}
-    data = {"digest": scores.digest, "target_means": scores.target_means, "results": stored}
+    data = {"digest": definition_digest(definition), "target_means": scores.target_means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
     tracker, run_id = tracker_of(project), run.mlflow_run_id
@@ -155,55 +142,45 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
 
 
 def stored_similarities(run: TrainingRun, name: str) -> Path:
-    """The run's own similarities on a benchmark, as Parquet. Raises DataError if it has not been evaluated on it."""
-    path = run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
-    if not path.is_file():
-        raise DataError(f"{path} is missing; materialise benchmark_scores for model {run.key}")
-    return path
+    """Where the run's own similarities on a benchmark are, as Parquet, once it was evaluated on it."""
+    return run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`. failure: "" for none."""
+    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`."""
 
     seed: int
     key: str
     metrics: Mapping[str, float]
-    failure: str
 
 
 def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
 
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
-    A training that fails is in the result, and the others go on.
     """
     runs, train = [], project.config.train
     for seed in range(train.seed, train.seed + seeds):
         say(f"seed {seed}")
         config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
-        seeded, metrics, failure = replace(project, config=config), dict[str, float](), ""
-        try:
-            run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
-            run_training(seeded, run)
-            best_step = close_training(seeded, run)["best_step"]
-            for line in (line for line in read_history(run.folder) if line["step"] == best_step):
-                metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
-            for name in config.evaluation.benchmarks:
-                scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
-                metrics |= {f"{name}/{task}": value for task, value in scored.items()}
-        except HapvrError as error:
-            metrics, failure = {}, str(error)
-        runs.append(SeedRun(seed, f"{key}-{seed}", metrics, failure))
+        seeded, metrics = replace(project, config=config), dict[str, float]()
+        run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
+        run_training(seeded, run)
+        best_step = close_training(seeded, run)["best_step"]
+        for line in (line for line in read_history(run.folder) if line["step"] == best_step):
+            metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
+        for name in config.evaluation.benchmarks:
+            scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
+            metrics |= {f"{name}/{task}": value for task, value in scored.items()}
+        runs.append(SeedRun(seed, run.key, metrics))
     return runs
 
 
 def seeds_text(runs: Sequence[SeedRun]) -> str:
-    """Mean ± standard deviation of each metric over the trainings that ended well, and the others with their reasons."""
-    good = [run.metrics for run in runs if not run.failure]
-    lines = [f"{len(good)} of {len(runs)} trainings"]
-    for name in dict.fromkeys(name for metrics in good for name in metrics):
-        values = [metrics[name] for metrics in good if name in metrics]
-        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
-        lines.append(f"{name}: {statistics.fmean(values):.4f}{spread}")
-    return "\n".join([*lines, *(f"seed {run.seed} failed: {run.failure}" for run in runs if run.failure)])
+    """Mean ± standard deviation of each metric over the trainings."""
+    lines = [f"{len(runs)} trainings"]
+    for name in runs[0].metrics:
+        values = [run.metrics[name] for run in runs]
+        lines.append(f"{name}: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+    return "\n".join(lines)

@@ -41,7 +41,7 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import MARKED_PLACE, PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
@@ -142,7 +142,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         rows_places = [
             f"{stage}/{key}/rows.parquet" for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)
         ]
-        for place in (*rows_places, MARKED_PLACE, PICTURES_PLACE):
+        for place in (*rows_places, PICTURES_PLACE):
             _forget_in_table(root, place, values)
         root.delete(GROUPS_PLACE)  # they are made again of the pairs
         if root.exists(OUTBOX_PLACE):
@@ -162,23 +162,21 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
     root = shard.root
     with shard.lock():
         root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
-        found = shard.find()
-        try:
-            if found is None or _shows(shard, found, gone):
-                raise DamagedError("")
-            before, inputs = _digests(shard), found.provenance.inputs
-            kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
-            rows = [row for row in found.rows() if row["video_id"] not in gone]
-            own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
-            if found.data_sha256:
-                _write_data(shard, found, gone)
-            provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
-            shard.write_index(rows, provenance=provenance, fields=own)
-            renamed.update(zip(before, _digests(shard), strict=True))
-        except DamagedError:
+        found = _kept(shard, gone)
+        if found is None:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
                 root.delete(f"{name}{PART_SUFFIX}")
+            return
+        before, inputs = _digests(shard), found.provenance.inputs
+        kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
+        rows = [row for row in found.rows() if row["video_id"] not in gone]
+        own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
+        if found.data_sha256:
+            _write_data(shard, found, gone)
+        provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
+        shard.write_index(rows, provenance=provenance, fields=own)
+        renamed.update(zip(before, _digests(shard), strict=True))
 
 
 def _digests(shard: Shard) -> list[str]:
@@ -191,18 +189,23 @@ def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str,
     return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
 
 
-def _shows(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> bool:
-    """Whether views of other videos show one of these."""
+def _kept(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
+    """The index; None where the shard is unfinished or damaged, or views of other videos in it show one of these."""
+    found = shard.find()
+    try:
+        if found is None:
+            return None
+        shard.verify()
+    except DamagedError:
+        return None
     if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
-        return False
+        return found
     donors = shard.open_data(found).read(["donor_id"])["donor_id"]
-    return not gone.isdisjoint(donors.unique().to_pylist())
+    return found if gone.isdisjoint(donors.unique().to_pylist()) else None
 
 
 def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> None:
     """The data file without these videos."""
-    if shard.root.sha256(shard.data_name) != found.data_sha256:
-        raise DamagedError(f"storage: {shard.data_name} is not what was written")
     videos = VideoRows(shard)
     with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
         for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):

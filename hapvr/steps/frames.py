@@ -6,13 +6,7 @@ import hashlib
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from hapvr.data.frames import (
-    FIELDS,
-    INDEX_COLUMNS,
-    STAGE,
-    FrameFile,
-    VideoFrames,
-)
+from hapvr.data.frames import FIELDS, INDEX_COLUMNS, STAGE, FrameFile, VideoFrames
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row

@@ -8,44 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
-from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import (
-    DECISION_TAG,
-    REASON_TAG,
-    Champion,
-    champion_of,
-    set_champion,
-    version_tags,
-)
+from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, set_champion, version_tags
 from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
-from hapvr.steps.evaluation import (
-    SIMILARITIES,
-    TRAINED,
-    StoredScores,
-    definition_digest,
-    stored_similarities,
-)
-from hapvr.steps.marks_benchmark import MarkedPairs, marked_pairs
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark
+from hapvr.steps.evaluation import SIMILARITIES, TRAINED, StoredScores, definition_digest, stored_similarities
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, tracker_of
 from hapvr.tables import read_frame
 
 CHAMPION_TAG = "hapvr.gate.champion"
 CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
-MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -67,22 +49,18 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that changed meanwhile, by hand or from another machine, is
-    compared with again. Raises DataError where there is no champion, which `ensure_baseline` makes.
+    Two runs that decide at once wait for each other. Raises DataError where there is no champion, which `ensure_baseline`
+    makes.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = champion_of(client, name), version_tags(client, name, version)
-        if champion is not None and DECISION_TAG in tags:  # a repeated run does not undo what people did since
+        if champion is None:
+            raise DataError(f"registry: {name} has no champion to compare with; register the model again")
+        if DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
-        for _ in range(MAX_ATTEMPTS):
-            champion = champion_of(client, name)
-            if champion is None:
-                raise DataError(f"registry: {name} has no champion to compare with; register the model again")
-            decision = _decide(project, run, version, champion)
-            if champion_of(client, name) == champion:
-                break
+        decision = _decide(project, run, version, champion)
         if decision.promoted:
             set_champion(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
@@ -93,12 +71,14 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
 
 
 def _decide(project: Project, run: TrainingRun, version: int, champion: Champion) -> Decision:
+    evaluation = project.config.evaluation
     number, by_hand = str(champion.version), f"`hapvr models promote {version}`"
-    if not project.config.evaluation.gate.enabled:
+    if not evaluation.gate.enabled:
         reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
         return Decision(False, reason, number, champion.run_id)
     try:
-        verdict = _verdict(project, run, champion)
+        differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
     except HapvrError as error:
         reason = (
             f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
@@ -110,48 +90,18 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
     return Decision(verdict.passed, reason, number, champion.run_id, verdict)
 
 
-def _verdict(project: Project, run: TrainingRun, champion: Champion) -> Verdict:
-    """Of all benchmarks and, once there are enough, of the pairs that people marked."""
-    evaluation = project.config.evaluation
-    differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
-    marked = marked_pairs(project)
-    if marked.suffice(project):
-        differences.append(_compare_marks(project, run, champion, marked))
-    return decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
-
-
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
+    """On the videos of a benchmark that both have scores of."""
     definition, features = open_benchmark(project, name)
     stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
     if stored is None:
         network = _champion_network(project, champion, features)
         stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
         score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
-    challenger = read_frame(stored_similarities(run, definition.name))
-    return _differences(project, definition, read_frame(stored), challenger)
-
-
-def _compare_marks(
-    project: Project, run: TrainingRun, champion: Champion, marked: MarkedPairs
-) -> dict[str, Difference]:
-    """Both networks on the pairs that people marked; they are scored here, since marks change between two trainings."""
-    definition, features = marked.open(project)
-    networks = _champion_network(project, champion, features), load_network(run.network_folder)[0]
-    device = choose_device(project.config.device)
-    other, challenger = (score_stored(network, definition, features, device) for network in networks)
-    return _differences(project, definition, other, challenger)
-
-
-def _differences(
-    project: Project, definition: BenchmarkDefinition, champion: pl.DataFrame, challenger: pl.DataFrame
-) -> dict[str, Difference]:
-    """On the videos that both have scores of."""
-    first, second = (
-        frozenset(scores["query_id"].unique()) | frozenset(scores["reference_id"].unique())
-        for scores in (champion, challenger)
-    )
-    config = project.config.evaluation.gate
-    return compare(definition, champion, challenger, available=first & second, config=config)
+    scores = read_frame(stored), read_frame(stored_similarities(run, definition.name))
+    first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
+    available, config = frozenset(first & second), project.config.evaluation.gate
+    return compare(definition, *scores, available=available, config=config)
 
 
 def _champion_network(project: Project, champion: Champion, features: BenchmarkFeatures) -> VideoNetwork:

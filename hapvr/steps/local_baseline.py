@@ -6,7 +6,9 @@ It scores as the one of `hapvr.steps.baseline` does. Its probabilities are fitte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import save_file
 
@@ -19,9 +21,14 @@ from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.description import CARD_FILE, ONNX_FOLDER, complete_bundle
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 
+if TYPE_CHECKING:
+    from hapvr.networks.backbone import Backbone
+
+WARNING = "this model is untrained: it compares videos by the features of the frozen backbone"
 KEY = "untrained"
 """Begins the name of the baseline's folder below `models/`, and of its MLflow run where there is a registry."""
 SETTINGS = NetworkSettings(attention=False, comparator=False)
@@ -67,7 +74,7 @@ def _make(
     folder: Path,
     backbone: PackagedBackbone,
     whitening: Whitening,
-    videos: dict[str, str],
+    videos: Mapping[str, str],
     progress: Progress,
 ) -> Path:
     import onnx.parser  # another installation does without
@@ -86,22 +93,65 @@ def _make(
     for name, graph in graphs.items():
         (exported / ONNX_FOLDER / name).write_bytes(graph.SerializeToString())
     record = {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": sorted(graphs)}
+    return complete_baseline(project, folder, network, backbone, whitening, videos, record, progress)
+
+
+def complete_baseline(
+    project: Project,
+    folder: Path,
+    network_folder: Path,
+    backbone: Backbone | PackagedBackbone,
+    whitening: Whitening,
+    videos: Mapping[str, str],
+    onnx: Mapping[str, Any],
+    progress: Progress,
+) -> Path:
+    """The bundle below `folder`, fitted on edits of the videos, with its card. onnx: see `write_bundle`; the files that it
+    names are in `exported`."""
     bundle = write_bundle(
         folder / "bundle",
         BundleParts(
-            network_folder=network,
+            network_folder=network_folder,
             backbone=backbone,
             whitening=whitening,
             sampling=project.config.sampling,
             serving=project.config.serving,
-            onnx=record,
-            onnx_folder=exported,
+            onnx=onnx,
+            onnx_folder=folder / "exported" if "files" in onnx else None,
         ),
     )
     evidence, calibration = fit_on_edits(project, bundle, videos, progress=progress)
-    card = (
-        f"# Model card: untrained baseline\n\n{packaged_origin(backbone.identity.architecture)}\n\nNothing was trained. "
-        f"Whitening and calibration are those of the {len(videos)} videos of this collection.\n"
-    )
-    complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
+    identity = backbone.identity
+    fitted = "None: there are too few videos to fit on. The column `probability` is empty."
+    if calibration is not None:
+        fitted = (
+            f"Fitted on {calibration.num_matches} edits of frames of this collection and their originals, and on "
+            f"{calibration.num_others} videos that came next to these in searches. Real edits differ; test benchmarks were not "
+            "used."
+        )
+    card = [
+        f"**Warning: {WARNING}.**",
+        "# Model card: untrained baseline",
+        f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
+        f"{identity.sha256[:12]}), whitened on the {len(videos)} videos of this collection. Nothing was trained.",
+        *([packaged_origin(identity.architecture)] if identity.source == "packaged" else []),
+        f"## Calibration\n\n{fitted}",
+        f"## Searches\n\n{searches_text(evidence)}",
+        "## Limits\n\n- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat graphics) may pass for "
+        "copies.\n- Sound is not used. Pictures are centre-cropped.",
+    ]
+    complete_bundle(bundle, evidence=evidence, calibration=calibration, card="\n\n".join(card) + "\n")
     return bundle
+
+
+def searches_text(evidence: EvidenceModel | str) -> str:
+    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
+    if isinstance(evidence, str):
+        return f"Ranked by similarity alone, without probabilities: {evidence}."
+    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
+    return (
+        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
+        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
+        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
+        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
+    )

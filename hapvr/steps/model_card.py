@@ -16,6 +16,7 @@ from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, Precisi
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.calibration import ModelCalibration
 from hapvr.steps.evaluation import BASELINE, TRAINED
+from hapvr.steps.local_baseline import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 from hapvr.tables import markdown_table
@@ -57,9 +58,7 @@ def model_card(
         for benchmark, data in scores.items()
         for task, details in data["results"][TRAINED]["tasks"].items()
     ]
-    without_torch = (
-        f"`hapvr score` needs the full installation for this model, which has no ONNX files: {onnx.get('reason')}."
-    )
+    without_torch = f"The model needs torch, since it has no ONNX files: {onnx.get('reason')}."
     if "files" in onnx:
         difference = f"{onnx['check']['largest_difference']:.1g}"
         without_torch = f"Similarities without torch, by ONNX files, differed from torch's by {difference} at most."
@@ -68,49 +67,28 @@ def model_card(
         f"# Model card: {name}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
         "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
-        "## Data",
-        markdown_table(counts.columns, counts.rows()),
+        f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
         f"Trained on {len(record['shards'])} shards of the training split, whose digests are in {LINEAGE_FILE} of the MLflow "
         f"run; all together have {data_digest(record['data_digests'])}.",
         "## Weights",
         markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
-        *map(
-            packaged_origin, sorted({one["architecture"] for one in networks.values() if one["source"] == "packaged"})
-        ),
-        "## Metrics",
-        f"In percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
+        *sorted({packaged_origin(one["architecture"]) for one in networks.values() if one["source"] == "packaged"}),
+        f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
         markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
         "## Calibration",
         *_calibration(calibrated, checks),
-        "## Searches",
-        searches_text(evidence),
-        "## Limits",
-        f"- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
+        f"## Searches\n\n{searches_text(evidence)}",
+        f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
         "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
         "- Sound is not used. Pictures are centre-cropped.\n"
         f"- Segments run forward in both videos and are exact to one sampled frame.\n- {without_torch}",
-        "## Use",
-        f"`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
+        f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
         "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
         "from (unset: none).",
-        "## Origin",
-        f"MLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
+        f"## Origin\n\nMLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
         + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
-
-
-def searches_text(evidence: EvidenceModel | str) -> str:
-    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
-    if isinstance(evidence, str):
-        return f"Ranked by similarity alone, without probabilities: {evidence}."
-    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
-    return (
-        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
-        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
-        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
-        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
-    )
 
 
 def _percent(result: Mapping[str, Any], task: str) -> str:
@@ -125,8 +103,6 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     if fitted is None:
         return [f"None: {calibrated.reason}. The column `probability` is empty."]
     source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
-    marks = source.get("marks", {})
-    marked = f", with {marks['matches']} and {marks['others']} that people marked" if marks.get("used") else ""
     found: list[tuple[str, float, float | None, PrecisionThreshold | CheckedThreshold]] = []
     found += [(source["benchmark"], one.precision, one.found, one) for one in fitted.thresholds]
     found += [(check.name, one.wanted, one.precision, one) for check in checks for one in check.thresholds]
@@ -141,7 +117,7 @@ def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck
     briers = "; ".join(f"{check.name} {check.brier:.4f}" for check in checks)
     return [
         f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-        f"and {fitted.num_others} others{marked}. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
+        f"and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
         f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs"
         + (
             f"; on pairs that it was not fitted on, weighted so that {prior} match there too: {briers}."

@@ -37,21 +37,15 @@ class StoredPictures:
 
         self._read = read
 
-    def at(self, video_id: str, second: float | None = None) -> bytes | None:
-        """The JPEG of the sampled frame that is nearest to a second, by default the middle one; None where there are none."""
+    def at(self, video_id: str, second: float | None) -> bytes | None:
+        """The JPEG of the sampled frame that is nearest to a second, or of the first that shows something, the first of all
+        where none does; None where there are no frames."""
         frames = self._read(video_id)
         if frames is None or not frames.jpegs:
             return None
         if second is None:
-            return frames.jpegs[len(frames.jpegs) // 2]
+            return next(filter(_shows_something, frames.jpegs[:LOOKED_AT]), frames.jpegs[0])
         return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
-
-    def first(self, video_id: str) -> bytes | None:
-        """The JPEG of the first sampled frame that shows something; the first of all where none does."""
-        frames = self._read(video_id)
-        if frames is None or not frames.jpegs:
-            return None
-        return next(filter(_shows_something, frames.jpegs[:LOOKED_AT]), frames.jpegs[0])
 
 
 def _shows_something(jpeg: bytes) -> bool:

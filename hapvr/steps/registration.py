@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from torch import Tensor
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
-from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.whitening import Whitening, load_whitening
+from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
 from hapvr.scorer.bundle import BundleParts, write_bundle
 from hapvr.scorer.calibration import checked_metrics
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, complete_bundle, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
-from hapvr.steps.alerts import Concern, Event, tell
+from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
@@ -115,7 +113,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     name = project.config.tracking.registered_model
     version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
     decision = make_decision(project, run, version)
-    event: Event = "model_promoted" if decision.promoted else "model_refused"
+    event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
     return Registration(
         run=run,
@@ -134,37 +132,24 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
 def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:
     """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
 
-    All pairs of the first CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
+    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
     """
     if not project.config.tracking.onnx:
         return {"reason": "tracking.onnx is false"}
     whitening = load_whitening(project.root)
+    frames, features = list[Tensor](), list[Tensor]()
+    for key in project.root.list_folders(FEATURES_STAGE):
+        found = project.shard(FEATURES_STAGE, key).provenance()
+        if len(frames) < CHECKED_VIDEOS and found is not None and found.settings.get("whitening") == whitening.sha256:
+            store, reader = FeatureStore(project.root, [key]), open_frames(project, key)
+            for video_id, regions in store.read(sorted(store.available())[: CHECKED_VIDEOS - len(frames)]):
+                crops = center_crop(decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), backbone.crop_px)
+                frames.append(torch.from_numpy(crops))
+                features.append(regions)
     try:
+        network = load_network(run.network_folder)[0]
         return write_onnx(
-            folder,
-            backbone=backbone,
-            whitening=whitening,
-            network=load_network(run.network_folder)[0],
-            frames=list(itertools.islice(_crops(project, backbone.crop_px), CHECKED_VIDEOS)),
-            features=list(itertools.islice(_features(project, whitening), CHECKED_VIDEOS)),
+            folder, backbone=backbone, whitening=whitening, network=network, frames=frames, features=features
         )
     except NotExported as error:
         return {"reason": str(error)}
-
-
-def _crops(project: Project, crop_px: int) -> Iterator[Tensor]:
-    """The first frames of each video, [N, 3, crop_px, crop_px] uint8."""
-    for key in sorted(project.root.list_folders(FRAMES_STAGE)):
-        reader = open_frames(project, key)
-        for video_id in reader.video_ids:
-            yield torch.from_numpy(center_crop(decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), crop_px))
-
-
-def _features(project: Project, whitening: Whitening) -> Iterator[Tensor]:
-    """The stored features of each video, [T, R, D], of the shards that are finished and have this whitening."""
-    for key in sorted(project.root.list_folders(FEATURES_STAGE)):
-        found = project.shard(FEATURES_STAGE, key).provenance()
-        if found is not None and found.settings.get("whitening") == whitening.sha256:
-            store = FeatureStore(project.root, [key])
-            for _, regions in store.read(sorted(store.available())[:CHECKED_VIDEOS]):
-                yield regions

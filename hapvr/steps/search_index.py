@@ -4,7 +4,6 @@ up to date from them (asset `search_index`)."""
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.tensors import frame_columns, tensor_shape
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.networks.extract import open_backbone, region_embedder
 from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
@@ -188,18 +187,11 @@ def update_index(
             shard = make_descriptors(project, key, model).shard
             if known.get(key) == shard.data_digest():
                 continue
-            try:
-                rows = searchable(shard)
-            except DamagedError as error:
-                warnings.warn(f"{error}. They are made again", stacklevel=2)
-                root.delete(shard.index_name)
-                shard = make_descriptors(project, key, model).shard
-                rows = searchable(shard)
             if index is None:
                 serving = _named(root, serving, place)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
-            index.replace_shard(key, *rows, digest=shard.data_digest())
+            index.replace_shard(key, *searchable(shard), digest=shard.data_digest())
             changed["replaced" if key in known else "added"].append(key)
         assert index is not None
         removed = [key for key in known if key not in finished and key not in awaited]
@@ -253,9 +245,7 @@ def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
         key: descriptor_shard(root, model.digest, key).data_digest() for key in finished if key not in undescribed
     }
     serving = serving_index(root)
-    held = {}
-    if serving is not None and serving.digest == model.digest:
-        held = serving.shards(root)
+    held = serving.shards(root) if serving is not None and serving.digest == model.digest else {}
     # `since`: a champion that comes back twice is another state the second time.
     state = [model.digest, serving and [serving.place, serving.since], held, described, undescribed]
     return OutdatedIndex(undescribed, bool(undescribed) or held != described, digest_of(state))

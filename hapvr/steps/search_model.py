@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import DamagedError, DataError, HapvrError, MissingPartError, RegistryError
+from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
-from hapvr.registry.client import pinned_uri, registered_bundle, require_store
+from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.description import NETWORK_FOLDER, SCORER_FILE, Description, ONNXRecord, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
@@ -54,13 +55,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
     Raises DataError if there is none, saying what makes one.
     """
     named = uri or _champion(project)
-    if named.startswith(REGISTERED):
-        named = pinned_uri(named, project.tracking_uri)
-    else:
-        try:
-            named = str(Path(named).resolve())
-        except (OSError, ValueError, RuntimeError) as error:
-            raise DataError(f"model: {named!r:.200} cannot be used as a path ({error}); correct it") from error
+    named = pinned_uri(named, project.tracking_uri) if named.startswith(REGISTERED) else os.path.abspath(named)
     place = _place(project, named)
     if (place / SCORER_FILE).is_file():
         description, network_folder = read_description(place), place / NETWORK_FOLDER
@@ -118,10 +113,6 @@ def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
     """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
     an error."""
-    try:
-        require_store(project.tracking_uri)
-    except HapvrError:
-        return ()
     try:
         champion = pinned_uri(_champion(project), project.tracking_uri)
     except (RegistryError, DamagedError, MissingPartError):

@@ -110,7 +110,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
     settle_s: a file that was written to in the last settle_s seconds is unsettled. A file whose time lies further than that
     in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
     """
-    state = {}
+    state: dict[str, object] = {}
     unsettled: list[Path] = []
     now = time.time()
     for source in project.config.sources:
@@ -118,16 +118,12 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
             state[source.name] = "away"
         elif source.kind in LOCAL:
             entries = scan_folder(project.path(source.path), source=source.name).entries
-            state[source.name] = hashlib.sha256("\0".join(entry.video_id for entry in entries).encode()).hexdigest()
-            for entry in entries:
-                path = path_of_text(entry.uri)
-                if path.is_file() and abs(now - path.stat().st_mtime) < settle_s:
-                    unsettled.append(Path(entry.uri))
+            state[source.name] = [entry.video_id for entry in entries]
+            files = [path for path in (path_of_text(entry.uri) for entry in entries) if path.is_file()]
+            unsettled += [path for path in files if abs(now - path.stat().st_mtime) < settle_s]
         elif source.kind == "list":
-            try:
-                state[source.name] = file_sha256(project.path(source.path))
-            except OSError as error:
-                raise DataError(f"source {source.name}: {error}; set its path to a CSV or Parquet file") from error
+            entries = read_list(project.path(source.path), source=source.name)
+            state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
         else:
             state[source.name] = digest(source)
     return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
@@ -204,8 +200,7 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
 
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
     """What clips of a source show, by path below its folder; clips that nobody named are left out."""
-    file = source.scenes if isinstance(source, OwnVideosSource) else None
-    return {} if file is None else read_scenes(project.path(file))
+    return read_scenes(project.path(source.scenes)) if isinstance(source, OwnVideosSource) and source.scenes else {}
 
 
 def read_scenes(path: Path) -> dict[str, str]:

@@ -75,8 +75,7 @@ class TrainingRun:
 
 def tracker_of(project: Project) -> Tracker:
     """The MLflow experiment of a project."""
-    artifacts = None if project.config.tracking.uri else project.root.local_path("mlflow/artifacts")
-    return Tracker(project.tracking_uri, project.config.tracking.registered_model, artifacts=artifacts)
+    return Tracker(project.tracking_uri, project.config.tracking.registered_model)
 
 
 def training_shards(project: Project) -> list[str]:
@@ -121,10 +120,9 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
     tracker.client.log_artifact(run_id, str(folder / CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, **record}
     with write_atomic(folder / RUN_NAME) as part:
-        part.write_text(
-            json.dumps({"key": key, "mlflow_run_id": run_id, "shards": shards, **record}, indent=1), encoding="utf-8"
-        )
+        part.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return TrainingRun(key, folder, run_id)
 
 
@@ -287,18 +285,16 @@ def pending_data(project: Project) -> PendingData:
     def has_features(key: str) -> bool:
         return project.shard(FEATURES_STAGE, key).provenance() is not None
 
-    keys = training_shard_keys(project.root)
-    new = [key for key in keys if has_features(key) and has_training_data(project, key)]
+    new = [key for key in training_shard_keys(project.root) if has_features(key) and has_training_data(project, key)]
     no_model, changed = not project.root.exists(CURRENT_NAME), False
     if not no_model:
         try:
-            run = trained_run(project)
-            record = read_record(run.folder)
-            changed = _training_digest(load_config(run.folder / CONFIG_NAME)) != _training_digest(project.config)
-            new = [key for key in new if key not in record["shards"]]
+            folder = trained_run(project).folder
+            changed = _training_digest(load_config(folder / CONFIG_NAME)) != _training_digest(project.config)
+            new = [key for key in new if key not in read_record(folder)["shards"]]
         except (DamagedError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
-            no_model, changed = True, False
+            no_model = True
     num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     evaluation = project.config.evaluation
     names = filter(None, (*evaluation.benchmarks, evaluation.validation))

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import (
-    VIDEO_COLUMNS,
-    VIDEOS_STAGE,
-    ManifestRow,
-    read_manifest_shard,
-    source_of,
-)
+from hapvr.data.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard, source_of
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, index_row
 from hapvr.files import file_sha256

@@ -19,14 +19,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.views import (
-    DRAWING_VERSION,
-    INDEX_COLUMNS,
-    LABELS_STAGE,
-    VIEWS_STAGE,
-    view_columns,
-    view_fields,
-)
+from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_columns, view_fields
 from hapvr.errors import DataError
 from hapvr.networks.extract import (
     Embed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,16 +67,12 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             "sampling": config.sampling.identity_fields(),
         }
         inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
-        found = None
-        try:
+        found, stored = None, None
+        with suppress(DamagedError):  # it is fitted again
             found = whitening_provenance(root)
             stored = None if found is None else load_whitening(root)
-        except DamagedError as error:
-            if found is not None and IMPORTED in found.settings:
-                raise
-            warnings.warn(f"{error}. It is fitted again", stacklevel=2)
-            stored = None
-        if found is not None and stored is not None and IMPORTED in found.settings:
+        if found is not None and IMPORTED in found.settings:
+            stored = stored or load_whitening(root)  # one that is damaged has to be imported again
             if stored.dims != config.whitening.dims:
                 raise DataError(
                     f"whitening: the imported one has {stored.dims} dimensions, whitening.dims is {config.whitening.dims}; "
@@ -179,5 +176,4 @@ def _sample_regions(project: Project, shards: list[str], embed: Embed, progress:
         regions.append(values.reshape(-1, values.shape[-1]))
         num_done += len(values)
         progress(num_done, wanted)
-    sample = np.concatenate(regions)
-    return sample[: config.whitening.max_regions]
+    return np.concatenate(regions)[: config.whitening.max_regions]

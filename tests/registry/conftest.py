@@ -30,7 +30,7 @@ def registered(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Regist
     folder = tmp_path_factory.mktemp("registered")
     fitted = fit_calibration([0.0] * 10 + [-0.002] * 10, [-0.003] * 10 + [-0.004] * 20, source={}, frame_threshold=0.7)
     bundle = make_bundle(folder, calibration=fitted, card="# A card\n")
-    tracker = Tracker(new_store(folder), "hapvr", artifacts=folder / "artifacts")
+    tracker = Tracker(new_store(folder), "hapvr")
     register_champion(tracker, bundle)
     return Registered(tracker.uri, bundle, scenes)
 

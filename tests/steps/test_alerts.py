@@ -112,7 +112,7 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
             outbox.put({"two": "{}"})
     assert "remove" not in str(caught.value)
     path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 8)
-    with pytest.raises(DamagedError, match=r"damaged .* or remove it: then every match is announced again"):
+    with pytest.raises(DamagedError, match=r"or remove it: then every match is announced again"):
         outbox.check()
 
 

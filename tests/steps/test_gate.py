@@ -4,7 +4,6 @@ import json
 import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +11,19 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import load_network, save_network
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, set_champion, version_tags
 from hapvr.scorer.description import read_calibration
-from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import content_of, mark
-from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.seeding import numpy_rng
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.steps.gate import make_decision
-from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, tracker_of
 from tests.conftest import write_settings
-from tests.steps.search_projects import DIMS, bundle_of, copied
+from tests.steps.search_projects import bundle_of, copied
 
 Version = tuple[TrainingRun, int]
 BENCHMARK = "own-test"
@@ -218,45 +210,6 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     assert decision.verdict is not None, decision.reason
     assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
     assert not decision.promoted  # noise does not beat a network on real features
-
-
-@pytest.mark.slow
-def test_what_people_marked_must_not_get_worse(project: Project, tmp_path: Path) -> None:
-    """Better on the benchmark, but behind on the marked pairs: not promoted once there are enough marks."""
-    bundle = bundle_of(project, tmp_path, seed=1)
-    new = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("new"))
-    networks = {"old": load_network(bundle / "network")[0], "new": new}
-    _, one = champion_with(project, gain=0.5, model_uri=bundle.as_uri())
-    store = FeatureStore(project.root, project.root.list_folders("features"))
-    collected = [one for one in sorted(store.available()) if not one.startswith(("own-test/", "own-validation/"))]
-    videos = dict(store.read(collected[:12]))
-    contents = {video_id: content_of(project.root, video_id) for video_id in videos}
-    pairs = [pair for pair in combinations(sorted(videos), 2) if contents[pair[0]] != contents[pair[1]]]
-
-    def lead(pair: tuple[str, str]) -> float:
-        first, second = (videos[video_id].float() for video_id in pair)
-        new, old = (
-            networks[name].compare(networks[name].embed(first)[None], networks[name].embed(second)[None]).video.item()
-            for name in ("new", "old")
-        )
-        return float(new - old)
-
-    pairs.sort(key=lead)  # where the new one is behind the old one, it is said to be wrong
-    for place, (query, reference) in enumerate(pairs):
-        mark(project.root, query, reference, "match" if place < len(pairs) // 2 else "not_a_match")
-    assert min(marked_pairs(project).num_matches, marked_pairs(project).num_others) >= 30
-    for key, least, promoted in (("few", 1000, True), ("enough", 30, False)):
-        asked = changed(project, min_marks=least)
-        name = asked.config.tracking.registered_model
-        set_champion(tracker_of(project).client, name, one, how="hand", reason="again")
-        run, version = evaluated(asked, key, gain=6.0)
-        save_network(networks["new"], run.network_folder, metadata={})
-        decision = make_decision(asked, run, version)
-        assert decision.promoted is promoted, decision.reason
-    assert "worse on marks/marks" in decision.reason
-    assert decision.verdict.better
-    assert decision.verdict.target.value > 0
-    project.root.delete(MARKS_PLACE)
 
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:

@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 
 from hapvr.config import EvaluationConfig
-from hapvr.data.features import FeatureStore
-from hapvr.data.manifest import read_manifest
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
 from hapvr.scorer.description import random_weights_warning
-from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import mark
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, held_out_checks
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
-from hapvr.steps.marks_benchmark import marked_pairs
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, prepare_training
@@ -44,9 +39,9 @@ def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapvr.steps.calibration.MIN_PAIRS", 1)
 
 
-def with_validation(project: Project, name: str | None, *, min_marks: int = 100) -> Project:
+def with_validation(project: Project, name: str | None) -> Project:
     """The project with another validation benchmark, and no test benchmarks."""
-    evaluation = EvaluationConfig(benchmarks=(), validation=name, min_marks=min_marks)
+    evaluation = EvaluationConfig(benchmarks=(), validation=name)
     return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
 
 
@@ -64,30 +59,6 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     assert 0 < fitted.frame_threshold < 1
     line = result.figure.axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
-
-
-@pytest.mark.usefixtures("any_pairs_do")
-def test_marked_pairs_join_the_calibration_once_there_are_enough(small_project: Project, run: TrainingRun) -> None:
-    """Below the wanted number they are counted and not used; those of test sources never are."""
-    manifest = read_manifest(small_project.root)
-    usable = FeatureStore(small_project.root, small_project.root.list_folders("features")).available()
-    train = sorted(set(manifest.filter(manifest["split"] == "train")["video_id"]) & set(usable))[:3]
-    test = sorted(set(manifest.filter(manifest["split"] == "test")["video_id"]) & set(usable))[:2]
-    before = calibrate(with_validation(small_project, "own-test"), run).calibration
-    mark(small_project.root, train[0], train[1], "match")
-    mark(small_project.root, train[0], train[2], "not_a_match")
-    mark(small_project.root, test[0], test[1], "match")
-    mark(small_project.root, "0" * 64, "1" * 64, "match", names=("gone", "gone too"))
-    try:
-        assert marked_pairs(small_project).skipped == 1
-        few = calibrate(with_validation(small_project, "own-test"), run).calibration
-        assert few.source["marks"] == {"matches": 1, "others": 1, "skipped": 2, "used": False}
-        assert (few.slope, few.num_matches) == (before.slope, before.num_matches)
-        used = calibrate(with_validation(small_project, "own-test", min_marks=1), run).calibration
-        assert (used.num_matches, used.num_others) == (before.num_matches + 1, before.num_others + 1)
-        assert used.source["marks"]["used"]
-    finally:
-        small_project.root.delete(MARKS_PLACE)
 
 
 @pytest.mark.usefixtures("any_pairs_do")
@@ -126,7 +97,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
-        "`hapvr score` needs the full installation for this model, which has no ONNX files: tracking.onnx is false.",
+        "The model needs torch, since it has no ONNX files: tracking.onnx is false.",
     ):
         assert text in without
 

@@ -11,7 +11,7 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE
 from hapvr.search.marks import mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import MARKED_PLACE, PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -57,7 +57,6 @@ def test_what_can_be_made_again_is(project: Project) -> None:
         f"{PAIRS_STAGE}/{KEY}/rows.parquet",
         f"{WATCH_STAGE}/{KEY}/rows.parquet",
         GROUPS_PLACE,
-        MARKED_PLACE,
         CURRENT,
         f"search/{digest}/blank.safetensors",
     ]
