@@ -61,7 +61,7 @@ class Task:
 
 
 CLIPS, PARTS_TASK = "clips", "parts"
-POSITIVE, MATCH, NO_MATCH, PART = "positive", "match", "not_a_match", "part"
+POSITIVE, PART = "positive", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")
