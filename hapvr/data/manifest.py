@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import STATUS_OK
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
@@ -122,12 +121,6 @@ def _forgotten(root: DataRoot) -> frozenset[str]:
 
 def name_digest(name: str) -> str:
     return hashlib.sha256(f"forgotten {name}".encode()).hexdigest()
-
-
-def available_videos(table: pl.DataFrame) -> frozenset[str]:
-    """Ids with status ok; all ids of a table without a column `status`."""
-    chosen = table.filter(table["status"] == STATUS_OK) if "status" in table.columns else table
-    return frozenset(chosen["video_id"].to_list())
 
 
 def _read(root: DataRoot, shard: str) -> pa.Table:

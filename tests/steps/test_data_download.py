@@ -6,7 +6,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hapvr.data.manifest import available_videos
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_videos
@@ -66,4 +65,3 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     second = project.shard("videos", KEY).index()
     kept = first.filter(pl.col("status") != "failed")
     assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
-    assert available_videos(project.shard("videos", KEY).index()) == {"web/0", "web/3", "web/6"}
