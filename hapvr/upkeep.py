@@ -213,10 +213,8 @@ def _check_training(root: DataRoot, key: str) -> None:
     if not key:
         current_key(root)
         return
-    folder, hint = (
-        root.local_path(f"models/{key}"),
-        "train again with another run key, or copy it from the run in MLflow",
-    )
+    folder = root.local_path(f"models/{key}")
+    hint = "train again with another run key, or copy it from the run in MLflow"
     if (folder / RUN_NAME).is_file():
         read_record(folder)
     if (folder / RESULT_NAME).is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other. Raises DataError where there is no champion, which `ensure_baseline`
-    makes.
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError where
+    there is no champion, which `ensure_baseline` makes.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
@@ -61,6 +61,11 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
         decision = _decide(project, run, version, champion)
+        if decision.promoted and champion_of(client, name) != champion:
+            reason = (
+                f"not promoted: the champion was changed meanwhile; `hapvr models promote {version}` does it by hand"
+            )
+            decision = replace(decision, promoted=False, reason=reason)
         if decision.promoted:
             set_champion(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():

@@ -16,6 +16,7 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, set_champion, version_tags
 from hapvr.scorer.description import read_calibration
 from hapvr.seeding import numpy_rng
+from hapvr.steps import gate
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.steps.gate import make_decision
@@ -210,6 +211,23 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, t
     assert decision.verdict is not None, decision.reason
     assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
     assert not decision.promoted  # noise does not beat a network on real features
+
+
+def test_a_champion_that_somebody_chose_meanwhile_stays(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promoted by hand while the gate compares."""
+    _, one = champion_with(project, gain=0.5)
+    (run, version), (_, other) = (evaluated(project, f"meanwhile {gain}", gain=gain) for gain in (6.0, 1.0))
+    client, name = tracker_of(project).client, project.config.tracking.registered_model
+
+    def decide_slowly(*arguments: Any) -> gate.Decision:
+        decision = decide(*arguments)
+        promote(client, name, other, reason="by hand")
+        return decision
+
+    decide = gate._decide
+    monkeypatch.setattr(gate, "_decide", decide_slowly)
+    assert "changed meanwhile" in make_decision(project, run, version).reason
+    assert champion_of(client, name).version == other != one
 
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
