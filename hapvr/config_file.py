@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,26 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 FAMILY_KEY = "train.network.family"
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
+MAX_ALIASES = 16
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with few aliases, as a page of them can stand for 2^100 values, and with each key once."""
+
+    aliases = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.aliases += self.check_event(yaml.AliasEvent)
+        if self.aliases > MAX_ALIASES:
+            raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases (*); write the values out")
+        return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        for key, count in Counter(str(key.value) for key, _ in node.value).items():
+            if count > 1:
+                raise yaml.YAMLError(f"{key} is given {count} times; keep one")
+        return node
 
 
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -42,7 +63,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
 def read_value(text: str, *, what: str) -> Any:
     """One value as YAML. `what` names it in messages. Raises ConfigError; quotes make text of anything."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
@@ -95,7 +116,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
     try:
         require_regular(path)
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
         raise ConfigError(

@@ -139,6 +139,19 @@ def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: obje
         load_config(write(tmp_path / "a.yaml", {"extends": base}))
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
+        ("a: &a [x]\nb: [" + "*a, " * 17 + "]\n", "more than 16 aliases"),
+    ],
+)
+def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "a.yaml")
+
+
 def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`${NAME}` is replaced anywhere in a value; one that is not set is named."""
     settings = MINIMAL | {

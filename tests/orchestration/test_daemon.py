@@ -77,8 +77,8 @@ def test_the_servers_listen_on_loopback_only(servers: Servers) -> None:
     assert len(listening) >= 3
     with pytest.raises(urllib.error.HTTPError, match="403"):  # a mutation by GET
         urllib.request.urlopen(f"{servers.dagster}/graphql?query=mutation{{x}}", timeout=60)
-    said = (servers.folder / "ui.log").read_text(encoding="utf-8")
-    assert f"Dagster: {servers.dagster}  MLflow: {servers.mlflow}  Search: {servers.search}\n" in said
+    said = f"Dagster: {servers.dagster}  MLflow: {servers.mlflow}  Search: {servers.search}\n"
+    wait_until(lambda: said in (servers.folder / "ui.log").read_text(encoding="utf-8"), "the addresses", timeout_s=60)
 
 
 def test_mlflow_refuses_foreign_pages(servers: Servers) -> None:

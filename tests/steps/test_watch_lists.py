@@ -30,7 +30,7 @@ def watched(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
     project = copied(searchable, folder, videos=True)
     update_index(project, search_model(project, str(folder / "bundle-0")))  # the tests change this one
     queries = folder / "queries"
-    write_scenes(queries / "leak.mp4", [500, *LONG[20:28], 501])
+    write_scenes(queries / "leak.mp4", [500, *LONG[22:30], 501])
     write_scenes(queries / "nothing.mp4", list(range(900, 906)))
     Image.fromarray(scene(303)).resize((300, 250)).save(queries / "still.jpg", quality=80)
     (queries / "text.mp4").write_text("no video")
@@ -77,7 +77,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
         assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["verdict"], row["model"]) == ("match", str(watched.folder / "bundle-0"))
-    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 20, 28)
+    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 22, 30)
     assert AlertOutbox(project.root).counts() == (0, len(found))
     for name in ("text.mp4", "gone.mp4"):
         (watched.folder / "queries" / name).unlink()
