@@ -74,10 +74,12 @@ class ONNXNetworks:
 
     def similarities(self, query: Floats, references: Sequence[Floats]) -> Floats:
         """Video similarities [N] in [-1, 1] of one query with each reference."""
-        return np.array([self._similarity(query, reference) for reference in references], np.float32)
+        return self.comparisons(query, references)[0]
 
-    def _similarity(self, query: Floats, reference: Floats) -> float:
-        return float(self._chamfer(self.refined(self.frame_similarity(query, reference)), "temporal"))
+    def comparisons(self, query: Floats, references: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
+        """Video similarities [N] of one query with each reference, and frame similarities [T, T'] with each."""
+        frames = [self.frame_similarity(query, reference) for reference in references]
+        return np.array([self._chamfer(self.refined(one), "temporal") for one in frames], np.float32), frames
 
     def refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""

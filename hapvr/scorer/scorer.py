@@ -26,13 +26,17 @@ NEVER = Deadline(None)
 Embedding = Any
 """[T, r, d] of one video: a numpy array or a tensor on the engine's device, with a length and slices."""
 
+Comparisons = tuple[NDArray[np.float32], list[NDArray[np.float32]]]
+"""Video similarities [N] of one query with each reference, and frame similarities [T, T'] with each."""
+
 
 class Networks(Protocol):
     """The frozen network with its whitening, and the similarity network: `ONNXNetworks` or `TorchNetworks`.
 
     regions: [B, 3, S, S] crops -> whitened vectors [B, R, D]. embed: features [T, R, D] -> what is compared. vectors: an
     embedding as an array [T, r, d]. similarities: video similarities [N] in [-1, 1] of one query with each reference.
-    frame_similarity: [T, T'] in [-1, 1], before the comparator. self_similarity: [T], of each frame with itself.
+    comparisons: these and the frame similarities. frame_similarity: [T, T'] in [-1, 1], before the comparator.
+    self_similarity: [T], of each frame with itself.
     """
 
     @property
@@ -43,6 +47,7 @@ class Networks(Protocol):
     def embed(self, regions: NDArray[np.floating]) -> Embedding: ...
     def vectors(self, video: Embedding) -> NDArray[np.float32]: ...
     def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]: ...
+    def comparisons(self, query: Embedding, references: Sequence[Embedding]) -> Comparisons: ...
     def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]: ...
     def self_similarity(self, video: Embedding) -> NDArray[np.float32]: ...
 
@@ -115,7 +120,7 @@ class VideoScorer:
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
         first, second = (self.embed(self._video(path)) for path in (query, reference))
-        return self.similarities(first, [second])[0]
+        return self.similarity(first, second)
 
     def score_pairs(
         self,
@@ -156,7 +161,7 @@ class VideoScorer:
                             "see serving.max_frame_pairs",
                         )
                     embedded = self.embed(reference, deadline)
-                    similarity = self.similarities(query[1], [embedded], deadline)[0]
+                    similarity = self.similarity(query[1], embedded, deadline)
                     probability = None if self.calibration is None else self.calibration.probability(similarity)
                     found = self.matching_segments(query[1], embedded, deadline) if segments else None
                     row = replace(row, similarity=similarity, probability=probability, segments=found)
@@ -206,41 +211,34 @@ class VideoScorer:
         """The embeddings of the whole picture, which comes first, and of each inner picture, all of the same frames."""
         return [self.embed(picture, deadline) for picture in (video, *video.inner)]
 
-    def similarities(
-        self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
-    ) -> list[float]:
-        """Video similarities in [-1, 1] of one query with each reference. Raises ArgumentError where one is not finite."""
-        if not references:
-            return []
+    def similarity(self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER) -> float:
+        """The video similarity, in [-1, 1]. Raises ArgumentError where it is not finite."""
         with self._computing.hold(deadline):
-            scores = self.networks.similarities(query.regions, [reference.regions for reference in references])
-        if not np.isfinite(scores).all():
-            raise ArgumentError("the similarity is not finite")
-        return [float(score) for score in scores]
+            return _finite(self.networks.similarities(query.regions, [reference.regions]))[0]
+
+    def comparisons(
+        self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
+    ) -> list[tuple[float, NDArray[np.float64]]]:
+        """As `similarity`, of each reference, with the `relative_similarity` of its frames."""
+        with self._computing.hold(deadline):
+            scores, frames = self.networks.comparisons(query.regions, [one.regions for one in references])
+            own, *others = [self.networks.self_similarity(one.regions) for one in (query, *references)]
+        relative = [relative_similarity(matrix, own, other) for matrix, other in zip(frames, others, strict=True)]
+        return list(zip(_finite(scores), relative, strict=True))
 
     @property
     def frame_threshold(self) -> float:
         """Relative frame similarity from which on two frames count as the same in segments."""
         return frame_threshold(self.calibration)
 
-    def relative_similarities(
-        self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
-    ) -> list[NDArray[np.float64]]:
-        """Frame similarities [T, T'] in [-1, 1] of a query with each reference, 1 for the same picture."""
-        found = []
-        with self._computing.hold(deadline):
-            own = self.networks.self_similarity(query.regions)
-            for reference in references:
-                matrix = self.networks.frame_similarity(query.regions, reference.regions)
-                found.append(relative_similarity(matrix, own, self.networks.self_similarity(reference.regions)))
-        return found
-
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> NDArray[np.float64]:
-        """As `relative_similarities`, of one reference: what segments are found in."""
-        (found,) = self.relative_similarities(query, [reference], deadline)
-        return found
+        """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
+        with self._computing.hold(deadline):
+            matrix = self.networks.frame_similarity(query.regions, reference.regions)
+            own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
+        return relative_similarity(matrix, *own)
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
@@ -258,3 +256,9 @@ class VideoScorer:
         if isinstance(outcome, VideoError):
             raise outcome
         return outcome
+
+
+def _finite(scores: NDArray[np.float32]) -> list[float]:
+    if not np.isfinite(scores).all():
+        raise ArgumentError("the similarity is not finite")
+    return [float(score) for score in scores]

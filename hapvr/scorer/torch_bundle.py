@@ -33,6 +33,7 @@ from hapvr.scorer.description import (
     WHITENING_FILE,
     Description,
 )
+from hapvr.scorer.scorer import Comparisons
 from hapvr.settings import ScoresDtype, explain
 
 Part = TypeVar("Part")
@@ -81,6 +82,9 @@ class TorchNetworks:
     def similarities(self, query: Tensor, references: Sequence[Tensor]) -> NDArray[np.float32]:
         scores = self._score_packed(self.network.pack([query]), self.network.pack(references))
         return np.asarray(scores[0].cpu().numpy(), np.float32)
+
+    def comparisons(self, query: Tensor, references: Sequence[Tensor]) -> Comparisons:
+        return self.similarities(query, references), [self.frame_similarity(query, one) for one in references]
 
     def frame_similarity(self, query: Tensor, reference: Tensor) -> NDArray[np.float32]:
         return np.asarray(self.network.frame_similarity(query, reference).cpu().numpy())

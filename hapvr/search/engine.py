@@ -246,13 +246,10 @@ class SearchEngine:
         most: dict[str, tuple[float, ...]] = {}
         for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
             group, shown = list(found), query.part(*rows)
-            videos = [part for *_, part in group]
-            similarities = self.scorer.similarities(shown, videos, deadline)
-            matrices = self.scorer.relative_similarities(shown, videos, deadline)
-            for (_, name, part), similarity, matrix in zip(group, similarities, matrices, strict=True):
+            compared = self.scorer.comparisons(shown, [part for *_, part in group], deadline)
+            for (_, name, part), (similarity, matrix) in zip(group, compared, strict=True):
                 if len(part) < len(shown):
-                    (back,) = self.scorer.similarities(part, [shown], deadline)
-                    similarity = max(similarity, back)
+                    similarity = max(similarity, self.scorer.similarity(part, shown, deadline))
                 one = similarity, best_run(matrix), same_pictures(shown.hashes, part.hashes, radius=RADIUS)
                 most[name] = tuple(map(max, one, most.get(name, one)))
         return most
