@@ -71,9 +71,8 @@ class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one, the
     other way round if that is higher: similarities ask how much of the first is in the second. frame_run: what the relative
     similarities of two consecutive frames reach, in [-1, 1]. num_pictures: different ones with near hashes at one offset. pairs:
-    all that were compared.
-    num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. view: number of the query's
-    view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
+    all that were compared. num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. view:
+    number of the query's view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
 
     video_id: str
     similarity: float

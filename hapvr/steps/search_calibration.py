@@ -76,7 +76,6 @@ def fit_on_edits(
     engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys(shard_of.values())))
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
-
     source = {"benchmark": "edits of the collection's own frames", "videos": engine.num_videos, "edited": len(order)}
     searches: list[Searched] = []
     near: dict[str, frozenset[str]] = {}
