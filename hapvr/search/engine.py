@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,14 @@ class Pair:
 
     query: Rows
     reference: Rows
+
+
+class Compared(NamedTuple):
+    """What the parts of a candidate have in common with the query, see `ScoredCandidate`."""
+
+    similarity: float
+    frame_run: float
+    num_pictures: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +222,7 @@ class SearchEngine:
             scores += [
                 ScoredCandidate(
                     video_id=one.video_id,
-                    similarity=compared[one.video_id][0],
-                    frame_run=compared[one.video_id][1],
-                    num_pictures=int(compared[one.video_id][2]),
+                    **compared[one.video_id]._asdict(),
                     pairs=pairs[one.video_id],
                     num_frames=len(times[one.video_id]),
                     seconds=times[one.video_id][-1] + 1 / fps,
@@ -239,18 +245,22 @@ class SearchEngine:
 
     def _compared(
         self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
-    ) -> dict[str, tuple[float, ...]]:
-        """The highest similarity, frame run and number of pictures of each video. parts: rows of the query, id of the video and
-        what is compared of it."""
-        most: dict[str, tuple[float, ...]] = {}
+    ) -> dict[str, Compared]:
+        """The most that is found of each video. parts: rows of the query, id of the video and what is compared of it."""
+        most: dict[str, Compared] = {}
         for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
             group, shown = list(found), query.part(*rows)
             compared = self.scorer.comparisons(shown, [part for *_, part in group], deadline)
             for (_, name, part), (similarity, matrix) in zip(group, compared, strict=True):
                 if len(part) < len(shown):
                     similarity = max(similarity, self.scorer.similarity(part, shown, deadline))
-                one = similarity, best_run(matrix), same_pictures(shown.hashes, part.hashes, radius=RADIUS)
-                most[name] = tuple(map(max, one, most.get(name, one)))
+                one = Compared(similarity, best_run(matrix), same_pictures(shown.hashes, part.hashes, radius=RADIUS))
+                best = most.get(name, one)
+                most[name] = Compared(
+                    max(one.similarity, best.similarity),
+                    max(one.frame_run, best.frame_run),
+                    max(one.num_pictures, best.num_pictures),
+                )
         return most
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
