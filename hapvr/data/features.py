@@ -7,7 +7,6 @@ With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hap
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,6 @@ EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
-MAX_OPEN_FILES = 64
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 
@@ -84,30 +82,22 @@ class FeatureStore:
     """
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
-        self._shards = {key: Shard(root, STAGE, key) for key in shard_keys}
+        self._videos = {Shard(root, STAGE, key): frozenset[str]() for key in shard_keys}
         self.settings: dict[str, Any] = {}
         """What the features were made with; empty without shards."""
-        self._shard_of: dict[str, str] = {}
-        for key, shard in self._shards.items():
+        for shard in self._videos:
             index = shard.read()
             self.settings = self.settings or dict(index.provenance.settings)
             shard.require(dict.fromkeys(index.provenance.settings) | self.settings)  # the union of both settings
-            self._shard_of |= dict.fromkeys(index.places(), key)
-
-        @lru_cache(MAX_OPEN_FILES)  # a process may open about a thousand files, and a collection may have more shards
-        def opened(key: str, extras: bool) -> FeatureFile:
-            self._shards[key].require(self.settings)  # it may have been made again since
-            return FeatureFile(self._shards[key], extras=extras)
-
-        self._opened = opened
+            self._videos[shard] = frozenset(index.places())
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
-        return set(self._shard_of)
+        return set().union(*self._videos.values())
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
-        return {key: shard.digest() for key, shard in self._shards.items()}
+        return {shard.key: shard.digest() for shard in self._videos}
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
@@ -117,9 +107,11 @@ class FeatureStore:
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
-        for video_id, key in self._shard_of.items():
-            if video_id in wanted:
-                yield video_id, torch.from_numpy(self._opened(key, extras).regions(video_id))
+        for shard in (shard for shard, videos in self._videos.items() if wanted & videos):
+            shard.require(self.settings)  # it may have been made again since
+            file = FeatureFile(shard, extras=extras)
+            for video_id in (video_id for video_id in file.video_ids if video_id in wanted):
+                yield video_id, torch.from_numpy(file.regions(video_id))
 
 
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import posixpath
 import resource
 import shutil
@@ -30,9 +29,6 @@ Value = TypeVar("Value")
 LOCKS_FOLDER = ".locks"
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
-
-SPARE_DESCRIPTORS = 64
-"""Files for everything but shards: libraries, connections, pipes."""
 
 DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 """What libraries raise for damaged Parquet, safetensors and JSON."""
@@ -169,11 +165,8 @@ class DataRoot:
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""
-        digest = hashlib.sha256()
         with self.open(name) as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def num_bytes(self, name: str) -> int:
         """Size of a file; 0 where it does not exist."""
@@ -196,10 +189,8 @@ class DataRoot:
 
         Raises DataError where it does not exist, DamagedError where it holds something else.
         """
-        with self.open(name) as file:
-            data = file.read()
-        with self.corruption_errors(name, hint=hint):
-            return TypeAdapter(kind).validate_json(data)
+        with self.open(name) as file, self.corruption_errors(name, hint=hint):
+            return TypeAdapter(kind).validate_json(file.read())
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:
@@ -217,14 +208,11 @@ class DataRoot:
 
 
 def allow_open_files(count: int) -> None:
-    """Let this process open as many files in addition to those already open, as far as the system allows; 1,024 in all is
-    a usual limit."""
-    wanted = max(map(int, os.listdir("/dev/fd")), default=0) + count + SPARE_DESCRIPTORS
+    """Raise this process's limit of open files, usually 1,024, by `count`, as far as the system allows."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY != allowed < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
-        )
+    if allowed != resource.RLIM_INFINITY:
+        wanted = allowed + count
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -1,12 +1,8 @@
-"""How every step makes a shard: lock, compare provenance, take over unchanged rows, write the data, write the index.
-
-A step describes the shard in a `ShardRecipe` and supplies a generator that makes the entries of single videos. All
-other steps, and their order, are here:
+"""How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes the entries of single videos.
 
 1. The shard is locked, so that two processes at once make it once.
 2. A shard that was made from the same settings and inputs is left alone.
-3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the other videos are
-   made.
+3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made.
 4. The data file is written next to the old one and replaces it in one step, which also removes the old index.
 5. The index is written last: a shard is finished exactly when its index is there.
 """
@@ -73,8 +69,8 @@ class StageResult:
     num_rows: int
 
     @staticmethod
-    def of(shard: Shard, rows: Sequence[IndexRow], *, done: bool) -> StageResult:
-        """rows: of the shard's index."""
+    def of(shard: Shard, *, done: bool) -> StageResult:
+        rows = shard.rows()
         num_ok = sum(row["status"] == STATUS_OK for row in rows)
         return StageResult(shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows))
 
@@ -101,16 +97,23 @@ def build_shard(
     with shard.lock():
         finished = shard.is_finished(provenance)
         if finished and not retry:
-            return StageResult.of(shard, shard.rows(), done=False)
+            return StageResult.of(shard, done=False)
         kept = _unchanged_rows(shard, provenance, reuse) if reuse else {}
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
-            return StageResult.of(shard, shard.rows(), done=False)
+            return StageResult.of(shard, done=False)
         earlier = VideoRows(shard) if kept and recipe.columns else None
+
+        def entry(video_id: str) -> VideoEntry:
+            if video_id not in kept:
+                return next(made)
+            if earlier is None or kept[video_id]["status"] != STATUS_OK:
+                return VideoEntry(kept[video_id])
+            return VideoEntry(kept[video_id], earlier.rows(video_id).columns)
+
         with closing(make(pending)) as made:
-            entries = ([_earlier_entry(kept[one], earlier) if one in kept else next(made)] for one in video_ids)
-            (rows,) = _write([recipe], entries, num_videos=len(video_ids), lost=lost, progress=progress)
-        return StageResult.of(shard, rows, done=True)
+            _write([recipe], ([entry(one)] for one in video_ids), len(video_ids), lost, progress)
+        return StageResult.of(shard, done=True)
 
 
 def build_shards(
@@ -132,8 +135,8 @@ def build_shards(
         unfinished = [recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)]
         if unfinished:
             with closing(make(unfinished)) as made:
-                _write(unfinished, made, num_videos=num_videos, lost=lost, progress=progress)
-        return [StageResult.of(recipe.shard, recipe.shard.rows(), done=recipe in unfinished) for recipe in recipes]
+                _write(unfinished, made, num_videos, lost, progress)
+        return [StageResult.of(recipe.shard, done=recipe in unfinished) for recipe in recipes]
 
 
 def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
@@ -163,21 +166,14 @@ def _unchanged_rows(
     return kept
 
 
-def _earlier_entry(row: IndexRow, earlier: VideoRows | None) -> VideoEntry:
-    if earlier is None or row["status"] != STATUS_OK:
-        return VideoEntry(row)
-    return VideoEntry(row, earlier.rows(row["video_id"]).columns)
-
-
 def _write(
     recipes: Sequence[ShardRecipe],
     entries: Iterable[Sequence[VideoEntry]],
-    *,
     num_videos: int,
     lost: Sequence[IndexRow],
     progress: Progress,
-) -> list[list[IndexRow]]:
-    """Write data files, then indexes. entries: of each video one per recipe. Returns the rows of each index."""
+) -> None:
+    """Write data files, then indexes. entries: of each video one per recipe."""
     rows: list[list[IndexRow]] = [[] for _ in recipes]
     num_frames = 0
     with ExitStack() as stack:
@@ -193,8 +189,4 @@ def _write(
             num_frames += of_video[0].num_frames
             progress(len(rows[0]), num_videos, num_frames)
     for recipe, of_shard in zip(recipes, rows, strict=True):
-        of_shard += lost
-        if not recipe.columns:
-            recipe.shard.delete_data()
-        recipe.shard.write_index(of_shard, provenance=recipe.provenance, fields=recipe.index_columns)
-    return rows
+        recipe.shard.write_index([*of_shard, *lost], provenance=recipe.provenance, fields=recipe.index_columns)

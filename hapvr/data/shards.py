@@ -205,12 +205,6 @@ class Shard:
         """Held while the shard is made, so that two runs at once make it once; see `DataRoot.lock`."""
         return self.root.lock(f"{self.stage}/{self.key}")
 
-    def delete_data(self) -> None:
-        """Remove rows that the next index will not describe, and first the index that describes them."""
-        if self.root.exists(self.data_name):
-            self.root.delete(self.index_name)
-            self.root.delete(self.data_name)
-
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
         """See `row_writer`. Until the block ends well, the old data and index stay readable."""

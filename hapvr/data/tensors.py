@@ -60,30 +60,13 @@ def tensor_shape(field: pa.Field) -> tuple[tuple[int, ...], np.dtype[np.generic]
     return data.shape, np.dtype(data.dtype)
 
 
-def encode_tensors(values: npt.NDArray[np.generic], field: pa.Field) -> pa.Array:
-    """[N, *shape] array -> a column of N rows, cast to the field's dtype."""
-    shape, dtype = tensor_shape(field)
-    assert values.shape[1:] == shape, (field.name, values.shape, shape)
-    data = np.ascontiguousarray(values, dtype=dtype)
-    return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(data)])
-
-
 def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.generic]:
     """A column of N rows -> [N, *shape] array; a view of the column's memory where it is one chunk."""
     shape, dtype = tensor_shape(field)
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    arrays = [_decode(chunk, shape, dtype) for chunk in chunks if len(chunk)]
-    if not arrays:
-        return np.empty((0, *shape), dtype)
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _decode(chunk: pa.Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    width = chunk.type.byte_width
-    flat = np.frombuffer(
-        chunk.buffers()[1], dtype, count=len(chunk) * width // dtype.itemsize, offset=chunk.offset * width
-    )
-    return flat.reshape(len(chunk), *shape)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    data, start = column.buffers()[1], column.offset * column.type.byte_width
+    return np.ndarray((len(column), *shape), dtype, data, start)
 
 
 @contextmanager
@@ -111,6 +94,9 @@ def row_writer(stream: Any, fields: Sequence[pa.Field]) -> Iterator[Callable[[Co
 def _encode(values: Any, field: pa.Field) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
-    if TENSOR_KEY in (field.metadata or {}):
-        return encode_tensors(np.asarray(values), field)
-    return pa.array(values, field.type)
+    if TENSOR_KEY not in (field.metadata or {}):
+        return pa.array(values, field.type)
+    shape, dtype = tensor_shape(field)
+    data = np.ascontiguousarray(values, dtype)
+    assert data.shape[1:] == shape, (field.name, data.shape, shape)
+    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])

@@ -77,7 +77,7 @@ def test_from_clips_to_metrics_without_dagster(call: Call, small_project: Projec
     config, key = tmp_path / "config.yaml", shard_keys(project.root)[0]
     for verb, stage in (("sample", "frames"), ("extract", "features")):
         digest = project.shard(stage, key).digest()
-        project.shard(stage, key).delete_data()
+        project.root.delete(project.shard(stage, key).index_name)
         rows = call(verb, "--config", config, "--json").json["shards"]
         assert [(row["step"], row["shard"]) for row in rows if not row["was_finished"]] == [(stage, key)]
         assert project.shard(stage, key).digest() == digest

@@ -48,7 +48,7 @@ def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
     """Validation and test; those of the training split are not, they only count once they have features."""
     assert pending_data(project).awaited == ()
     for key in ("own-test-00000", "own-validation-00000", "own-train-00000"):
-        project.shard(STAGE, key).delete_data()
+        project.root.delete(project.shard(STAGE, key).index_name)
     pending = pending_data(project)
     assert pending.awaited == ("own-test-00000", "own-validation-00000")
     assert "own-train-00000" not in pending.shards
