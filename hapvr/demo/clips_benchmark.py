@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,15 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.definitions.catalog import is_complete, load_definition, write_clips
 from hapvr.demo.edits import (
     ALL_EDITS,
     HARD_EDITS,
     IN_LONGER_FOOTAGE,
     LIGHT_EDITS,
-    PART_EDITS,
-    PART_LENGTHS_S,
     STRONG_EDITS,
     Times,
     true_times,
@@ -52,7 +48,6 @@ from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
 GENERATOR_VERSION = 4
 COPIES_TIMEOUT_S = 3600.0
-DISTRACTOR_RATE = 0.25
 MAX_QUERIES = 100
 MAX_NAME_BYTES = 246
 MAX_PATH_BYTES = 1000
@@ -90,11 +85,8 @@ class UserClip:
 
     def draw(self) -> float:
         """A number in [0, 1) that depends on content only, so that renamed and identical files draw alike."""
-        return float(numpy_rng(SEED, "own clip", self.sha256).uniform())
+        return _uniform("own clip", self.sha256)
 
-
-Clips = Sequence[UserClip]
-"""Files with identical bytes; mostly one."""
 
 Unusable = dict[Path, str]
 """Files that give no frames, and the short code of their VideoError."""
@@ -113,41 +105,6 @@ CopyTask = tuple[UserClip, UserClip | None, tuple[str, ...]]
 """A clip, the donor that edits combining two videos show with it (None without such edits), and the kinds of its copies."""
 
 
-def make_clips_benchmark(
-    videos: Path,
-    out: Path,
-    *,
-    name: str,
-    edits: CopyEdits = "usual",
-    progress: Progress = no_progress,
-) -> tuple[BenchmarkDefinition, Unusable]:
-    """Make a benchmark in `out` from all clips below `videos`, or leave it alone where it is complete.
-
-    name: first part of the video ids. edits: COPIES_PER_CLIP usual ones of each query, half of them ND; with hard edits
-    each query gets one copy of each, and with both one more in longer footage; with parts one of each length that it is
-    longer than. A part of the clips, DISTRACTOR_RATE, are not queries. Which clips and which edits depends on the clips'
-    content alone. progress: counts queries. Raises DataError for fewer than two different clips that can be decoded.
-    """
-    groups, unusable = find_clips(videos, out=out, name=name)
-    groups = sorted(groups, key=lambda group: group[0].draw())
-    if len(groups) < 2:
-        raise DataError(
-            f"benchmark {name}: {len(groups)} different decodable clips in {videos} ({len(unusable)} unusable "
-            "files); wanted at least 2, so that a copy can be told from something else; add clips"
-        )
-    num_queries = max(round(len(groups) * (1 - DISTRACTOR_RATE)), 1)
-    made, failed = _build_benchmark(
-        out,
-        name=name,
-        queries=groups[:num_queries],
-        distractors=groups[num_queries:],
-        donors=[group[0] for group in groups[num_queries:]],
-        edits=edits,
-        progress=progress,
-    )
-    return made, unusable | failed
-
-
 def split_user_videos(
     videos: Path,
     out: Path,
@@ -159,6 +116,9 @@ def split_user_videos(
     progress: Progress = no_progress,
 ) -> UserSplit:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
+
+    Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual edits, half of them ND, or one of each hard edit, and
+    one in longer footage; which ones depends on its content alone. progress: counts queries.
 
     files: those that are used; None: all. scenes: by path below `videos`, what the clip shows; clips of one scene stay in
     one part, and each other clip is a scene of its own. trained: files that were trained on, so that they are not held
@@ -184,33 +144,31 @@ def split_user_videos(
         [group for _, groups in units[start:end] for group in groups] for start, end in pairwise(borders)
     )
     for part, held_out, other in (("test", test, validation), ("validation", validation, test)):
-        _, failed = _build_benchmark(
+        unusable |= _build_benchmark(
             out / f"{source.name}-{part}",
-            name=f"{source.name}-{part}",
             queries=held_out,
             distractors=train[:_BORROWED] if len(held_out) == 1 else [],
             donors=[group[0] for group in other],
             edits=source.edits,
             progress=progress,
         )
-        unusable |= failed
     kept_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
     paths = {clip.path for group in train for clip in group} | unusable.keys()
     return UserSplit(tuple(sorted(paths)), tuple(sorted(kept_out)), unusable)
 
 
 def _scenes(
-    groups: Sequence[Clips], scenes: Mapping[str, str], trained: Collection[str]
-) -> list[tuple[float, list[Clips]]]:
+    groups: Iterable[list[UserClip]], scenes: Mapping[str, str], trained: Collection[str]
+) -> list[tuple[float, list[list[UserClip]]]]:
     """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending.
 
     That of a scene with a file of `trained` is 1 higher, so that it is not held out.
     """
-    units: dict[str, tuple[float, list[Clips]]] = {}
+    units: dict[str, tuple[float, list[list[UserClip]]]] = {}
     for group in groups:
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
         key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
-        draw = group[0].draw() if named is None else float(numpy_rng(SEED, "scene", named).uniform())
+        draw = group[0].draw() if named is None else _uniform("scene", named)
         before, gathered = units.get(key, (draw, []))
         known = any(text_of_path(clip.path) in trained for clip in group)
         units[key] = (1.0 + before % 1 if known else before, [*gathered, group])
@@ -232,32 +190,29 @@ def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate
 def _build_benchmark(
     folder: Path,
     *,
-    name: str,
-    queries: Sequence[Clips],
-    distractors: Sequence[Clips],
+    queries: Sequence[Sequence[UserClip]],
+    distractors: Sequence[Sequence[UserClip]],
     donors: Sequence[UserClip],
     edits: CopyEdits,
-    progress: Progress = no_progress,
-) -> tuple[BenchmarkDefinition, Unusable]:
-    """As `make_clips_benchmark`, with the roles given; of more than MAX_QUERIES queries the others are distractors.
+    progress: Progress,
+) -> Unusable:
+    """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns the queries that failed.
 
-    queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND.
-    donors: clips for the edits that combine two videos. None of them may be a query, since its footage in another query's
-    copy would count as a false match; without donors there are no such edits. Raises DataError if no query can be decoded.
+    queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more
+    than MAX_QUERIES queries the others are distractors. donors: clips for the edits that combine two videos. None of them
+    may be a query, since its footage in another query's copy would count as a false match; without donors there are no such
+    edits. Raises DataError if no query can be decoded.
     """
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
     tasks: list[CopyTask] = []
-    for query in queries:
-        kinds = _kinds(query[0], edits=edits, combine=bool(donors))
-        donor = None
-        if any(ALL_EDITS[kind].combines for kind in kinds):
-            # other donors leave the draw as it is, unless they are preferred
-            donor = min(donors, key=lambda one: numpy_rng(SEED, "donor", query[0].sha256, one.sha256).uniform())
-        tasks.append((query[0], donor, kinds))
+    for query, *_ in queries:
+        # other donors leave the draw as it is, unless they are preferred
+        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256), default=None)
+        tasks.append((query, donor, _kinds(query, edits=edits, combine=donor is not None)))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
     files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks if donor is not None}
-    settings = {"version": GENERATOR_VERSION, "name": name, "edits": edits}
+    settings = {"version": GENERATOR_VERSION, "name": folder.name, "edits": edits}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
@@ -272,10 +227,10 @@ def _build_benchmark(
                 times[clip.file] = result
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
-        if not any(times.values()):
+        if not usable:
+            problems = "; ".join(message for _, message in failures.values())
             raise DataError(
-                f"benchmark {name}: none of its {len(queries)} queries has a copy; parts need queries that are longer and a "
-                f"clip that is none; add clips. {'; '.join(message for _, message in failures.values())}"
+                f"benchmark {folder.name}: none of its {len(queries)} queries has a copy; add clips. {problems}"
             )
         for clip in (clip for group in (*usable, *distractors) for clip in group):
             _place(clip, folder / "videos" / clip.original)
@@ -292,30 +247,28 @@ def _build_benchmark(
                 segments += [(first.original, file, *stretch) for stretch in stretches]
         videos += [(clip.original, "database", clip.file, "none") for group in distractors for clip in group]
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
-        write_clips(folder, name=name, videos=videos, labels=labels, segments=segments, provenance=metadata)
-    definition = load_definition(folder)
-    failed: Any = definition.provenance["unusable"]
-    return definition, {
-        clip.path: failed[group[0].file][0] for group in queries for clip in group if group[0].file in failed
-    }
+        write_clips(folder, name=folder.name, videos=videos, labels=labels, segments=segments, provenance=metadata)
+    failed: Any = load_definition(folder).provenance["unusable"]
+    return {clip.path: failed[group[0].file][0] for group in queries for clip in group if group[0].file in failed}
 
 
 def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits or different usual edits, half of them light, and the clip in longer footage; or all parts.
+    """All hard edits, or different usual ones, half of them light; and the clip in longer footage.
 
     combine: whether two videos may be.
     """
-    allowed = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
-    if edits == "hard":
-        return tuple(kind for kind in (*HARD_EDITS, IN_LONGER_FOOTAGE) if kind in allowed)
-    if edits == "parts":
-        lengths = dict(zip(PART_EDITS, PART_LENGTHS_S, strict=True))
-        return tuple(kind for kind in lengths if kind in allowed and lengths[kind] < (clip.duration_s or math.inf))
-    rng = numpy_rng(SEED, "kinds", clip.sha256)
-    strong = [kind for kind in STRONG_EDITS if kind in allowed]
-    light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
-    usual = map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - COPIES_PER_CLIP // 2]])
-    return (*usual, *([IN_LONGER_FOOTAGE] if combine else []))
+    kinds: Iterable[str] = HARD_EDITS
+    if edits == "usual":
+        rng = numpy_rng(SEED, "kinds", clip.sha256)
+        strong = [kind for kind in STRONG_EDITS if combine or not ALL_EDITS[kind].combines]
+        light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
+        kinds = map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - len(light)]])
+    return tuple(kind for kind in (*kinds, IN_LONGER_FOOTAGE) if combine or not ALL_EDITS[kind].combines)
+
+
+def _uniform(*key: str) -> float:
+    """A number in [0, 1) that depends on the key alone."""
+    return float(numpy_rng(SEED, *key).uniform())
 
 
 def find_clips(

@@ -10,7 +10,7 @@ from pydantic import Field
 from hapvr.settings import Rate, Settings
 
 Split = Literal["train", "validation", "test"]
-CopyEdits = Literal["usual", "hard", "parts"]
+CopyEdits = Literal["usual", "hard"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 
 
@@ -45,8 +45,7 @@ class OwnVideosSource(Settings):
     )
     edits: CopyEdits = Field(
         default="usual",
-        description="of the held-out clips; `hard`: each is altered by several strong edits at once; `parts`: 3 to 30 s of "
-        "each in longer footage of another",
+        description="of the held-out clips; `hard`: each is altered by several strong edits at once",
     )
 
 
