@@ -55,8 +55,8 @@ _OPEN_OPTIONS = {
 class VideoProbe:
     """What a video's headers and first frame say. Headers may lie.
 
-    duration_s, fps: None where the file does not say. width_px, height_px: as
-    displayed, after rotation and pixel aspect. rotation_deg: counter-clockwise.
+    duration_s, fps: None where the file does not say. width_px, height_px: as displayed, after rotation and pixel aspect.
+    rotation_deg: counter-clockwise.
     """
 
     duration_s: float | None
@@ -87,9 +87,7 @@ def check_file(path: Path) -> FileState:
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
-        problem = (
-            f"cannot be read: {getattr(error, 'strerror', error)}; check its name and permissions, or fetch it again"
-        )
+        problem = f"cannot be read: {_text(error)}; check its name and permissions, or fetch it again"
     else:
         if not stat.S_ISREG(status.st_mode):
             reason, problem = "not_video", "is not a regular file; wanted a video file"
@@ -180,25 +178,16 @@ def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> I
 
 def _decoded(container: InputContainer, stream: VideoStream, problems: list[str]) -> Iterator[VideoFrame]:
     """All frames that can be decoded; what goes wrong is appended to `problems`."""
-    try:
-        for packet in _packets(container, stream):
-            try:
-                frames = packet.decode()
-            except av.error.FFmpegError as error:
-                problems.append(_text(error))
-                continue
-            yield from (frame for frame in frames if isinstance(frame, VideoFrame))
-    except av.error.FFmpegError as error:
-        problems.append(_text(error))
-
-
-def _packets(container: InputContainer, stream: VideoStream) -> Iterator[av.Packet[VideoStream]]:
+    packets = container.demux(stream)
     while True:
         try:
-            yield from container.demux(stream)
-            return
+            if (packet := next(packets, None)) is None:
+                return
+            yield from (frame for frame in packet.decode() if isinstance(frame, VideoFrame))
         except IndexError:  # PyAV does not know streams that begin later: skip their packet
-            continue
+            packets = container.demux(stream)
+        except av.error.FFmpegError as error:
+            problems.append(_text(error))
 
 
 def _duration_s(container: InputContainer, stream: VideoStream) -> float | None:

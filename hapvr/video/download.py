@@ -21,7 +21,6 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from yt_dlp.utils import GeoRestrictedError, UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, read_json_as, set_aside, write_atomic
+from hapvr.settings import first_line
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
@@ -116,33 +116,26 @@ class Downloader(contextlib.ExitStack):
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
         _remove_pieces(target)
-        result = self._fetch(entry.uri, target, wait_s=timeout_s)
-        if result.path is not None:
-            return replace(result, path=_place(result.path, finished), video_id=entry.video_id)
-        return replace(result, message=f"download: {entry.uri}: {result.message}", video_id=entry.video_id)
-
-    def _fetch(self, uri: str, target: Path, *, wait_s: float | None) -> DownloadResult:
-        limit_s = wait_s or self._config.timeout_s
-        future = self._pool.schedule(
-            _fetch, args=(uri, target, self._config, self._backoff_s, limit_s), timeout=limit_s
-        )
+        limit_s = timeout_s or self._config.timeout_s
+        task = (entry.uri, target, self._config, self._backoff_s, limit_s)
+        future = self._pool.schedule(_fetch, args=task, timeout=limit_s)
         try:
-            result: DownloadResult = future.result(wait_s)
+            result: DownloadResult = future.result(timeout_s)
         except FutureTimeoutError:
             future.cancel()  # type: ignore[no-untyped-call]
             result = DownloadResult("failed", "timeout", f"not done after {limit_s:g} s; a later run resumes it")
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
-            result = DownloadResult(
-                "failed", "crashed", f"the download process failed ({type(error).__name__}: {error})"
-            )
+            problem = f"the download process failed ({type(error).__name__}: {error})"
+            result = DownloadResult("failed", "crashed", problem)
         if result.reason == "disk_full":
             raise DataError(
-                f"download: {target.parent} cannot take more ({result.message}); free space, then run again: finished "
-                f"files are kept and partial ones resumed"
+                f"download: {folder} cannot take more ({result.message}); free space, then run again: finished files are "
+                "kept and partial ones resumed"
             )
-        if result.status != "ok":
-            _remove_pieces(target, all_of_them=result.status == "too_large")
-        return result
+        if result.path is not None:
+            return replace(result, path=_place(result.path, finished), video_id=entry.video_id)
+        _remove_pieces(target, all_of_them=result.status == "too_large")
+        return replace(result, message=f"download: {entry.uri}: {result.message}", video_id=entry.video_id)
 
 
 def file_stem(video_id: str) -> str:
@@ -288,16 +281,13 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
 
 def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
-    text = str(error).removeprefix("ERROR: ").strip()
-    message = text.splitlines()[0] if text else type(error).__name__
-    causes = list(_chain(error))
+    message = first_line(error).removeprefix("ERROR: ")
+    causes = _chain(error)
     for cause in causes:
         if isinstance(cause, _RefusedError):
             return DownloadResult(*cause.args)
         if isinstance(cause, MemoryError):
-            return DownloadResult(
-                "too_large", "too_large", "a page or playlist that no download process can hold in memory"
-            )
+            return DownloadResult("too_large", "too_large", "a page that no download process can hold in memory")
         if isinstance(cause, OSError) and cause.errno in FULL_DISK:
             # the limit of this process looks like a full disk, too
             if cause.errno == errno.EFBIG and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes:
@@ -318,18 +308,15 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     return DownloadResult("failed", "network", message)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException) -> list[BaseException]:
     """The error and all that caused it, nearest first."""
-    seen: list[BaseException] = []
-    pending: list[BaseException | None] = [error]
-    while pending:
-        cause = pending.pop(0)
-        if cause is None or cause in seen:
-            continue
-        seen.append(cause)
-        yield cause
-        inner = getattr(cause, "exc_info", None) or (None, None, None)
-        pending += [inner[1], getattr(cause, "cause", None), cause.__cause__, cause.__context__]
+    chain = [error]
+    for cause in chain:  # which grows meanwhile
+        inner = (getattr(cause, "exc_info", None) or (None, None))[1]
+        for one in (inner, getattr(cause, "cause", None), cause.__cause__, cause.__context__):
+            if one is not None and one not in chain:
+                chain.append(one)
+    return chain
 
 
 def _is_local(host: str | None) -> bool:

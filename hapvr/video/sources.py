@@ -9,14 +9,10 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from hapvr.errors import DataError
 from hapvr.settings import first_line
-
-if TYPE_CHECKING:
-    import polars as pl
 
 VIDEO_SUFFIXES = frozenset({
     ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".gif", ".h264", ".hevc", ".m2ts", ".m2v", ".m4v", ".mjpeg",
@@ -87,8 +83,18 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises
     DataError naming the first wrong row.
     """
+    import polars as pl  # those who only ask which files are videos need none
+
+    from hapvr.tables import TABLE_ERRORS, read_user_table
+
+    try:
+        table = read_user_table(path)
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
+        raise DataError(
+            f"source {source}: {path} is not a readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
+        ) from error
     entries: dict[str, ManifestEntry] = {}
-    for number, row in enumerate(_read_table(path, source).iter_rows(named=True), start=1):
+    for number, row in enumerate(table.iter_rows(named=True), start=1):
         try:
             entry = _list_entry(row.get("video_id"), row.get("url"), source=source)
             known = entries.setdefault(entry.video_id, entry)
@@ -124,24 +130,14 @@ def path_of_text(text: str) -> Path:
 
 
 def validate_video_id(video_id: str) -> str:
-    """The id itself if it can safely name a video; raises DataError saying what is wrong with it otherwise.
-
-    Wanted: "<source>/<name>", NFC, no control characters, no part between slashes that is empty, "." or "..".
-    """
-    source, slash, name = video_id.partition("/")
-    problem = ""
-    if not slash or not source or not name:
-        problem = "it is not of the form <source>/<name>"
-    elif len(video_id) > MAX_ID_LENGTH:
-        problem = f"it has {len(video_id)} characters, at most {MAX_ID_LENGTH}"
-    elif not unicodedata.is_normalized("NFC", video_id):
-        problem = "it is not in Unicode normal form C"
-    elif _CONTROLS_OR_SURROGATES.search(video_id):
-        problem = "it holds control characters"
-    elif not _MISLEADING_PARTS.isdisjoint(video_id.split("/")):
-        problem = "a part between slashes is empty, '.' or '..'"
-    if problem:
-        raise DataError(f"video id {video_id!r}: {problem}; rename the video")
+    """The id itself if it can safely name a video. Raises DataError otherwise."""
+    parts = video_id.split("/")
+    plain = unicodedata.is_normalized("NFC", video_id) and not _CONTROLS_OR_SURROGATES.search(video_id)
+    if not plain or len(parts) < 2 or not _MISLEADING_PARTS.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
+        raise DataError(
+            f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} characters, in Unicode normal form C, "
+            "without control characters, and with no part between slashes that is empty, '.' or '..'; rename the video"
+        )
     return video_id
 
 
@@ -167,19 +163,6 @@ def _shortened(video_id: str, name: str) -> str:
     """An id of allowed length that ends in a digest of the name, so that it is the same in the next scan."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
     return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
-
-
-def _read_table(path: Path, source: str) -> pl.DataFrame:
-    import polars as pl  # those who only ask which files are videos need none
-
-    from hapvr.tables import TABLE_ERRORS, read_user_table
-
-    try:
-        return read_user_table(path)
-    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        raise DataError(
-            f"source {source}: {path} is not a readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
-        ) from error
 
 
 def _list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
