@@ -62,8 +62,9 @@ def missing_protection() -> str:
 def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
     """function(), called in a copy of this process that `confine` has closed in, and that dies with this one.
 
-    The copy has no open files but one pipe, and no environment variables. Raises RuntimeError with the reason if the
-    function raises or the copy dies.
+    The copy has no open files but one pipe, no environment variables, and no other threads: a lock that one of them held stays
+    locked, so processes with threads at work ask a worker of `hapvr.video.pool` to call this. Raises RuntimeError with the
+    reason if the function raises or the copy dies.
     """
     own_pid = os.getpid()
     receiving, sending = os.pipe()

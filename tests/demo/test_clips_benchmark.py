@@ -22,7 +22,8 @@ from hapvr.errors import DataError
 from hapvr.files import file_sha256
 from hapvr.steps.sources import read_scenes
 from hapvr.video.container import probe_video
-from hapvr.video.settings import CopyEdits, OwnVideosSource
+from hapvr.video.pool import in_workers
+from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 
 
 def own(videos: Path, **settings: Any) -> OwnVideosSource:
@@ -59,12 +60,13 @@ def test_copies_have_their_true_times(clips: Path, tmp_path: Path, monkeypatch: 
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
     assert definition.segments["reference_id"].n_unique() == len(definition.labels)
     files = {video_id: tmp_path / "own-test" / row["path"] for video_id, row in videos.items()}
+    decoded = dict(in_workers(load_frames, files.values(), config=SamplingConfig()))
     seen = set()
     for query, copy, *times in definition.segments.iter_rows():
         kind = videos[copy]["edit"]
         if kind not in ("low_bitrate", "fast_forward", "slow_motion", "excerpt", "compilation", "drop_cut", "reverse"):
             continue
-        (original, fps), (edited, _) = load_frames(files[query]), load_frames(files[copy])
+        (original, fps), (edited, _) = decoded[files[query]], decoded[files[copy]]
         first, end, shown, shown_end = (round(time * fps) for time in times)
         backwards = kind == "reverse"
         assert np.abs(edited[shown].astype(int) - original[end - 1 if backwards else first]).mean() < 16, kind
