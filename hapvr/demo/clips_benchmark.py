@@ -88,19 +88,6 @@ class UserClip:
         return _uniform("own clip", self.sha256)
 
 
-Unusable = dict[Path, str]
-"""Files that give no frames, and the short code of their VideoError."""
-
-
-@dataclass(frozen=True)
-class UserSplit:
-    """A user's files. train: to train on, with all unusable ones; held_out: queries of a benchmark; each sorted."""
-
-    train: tuple[Path, ...]
-    held_out: tuple[Path, ...]
-    unusable: Unusable
-
-
 CopyTask = tuple[UserClip, UserClip | None, tuple[str, ...]]
 """A clip, the donor that edits combining two videos show with it (None without such edits), and the kinds of its copies."""
 
@@ -114,8 +101,10 @@ def split_user_videos(
     scenes: Mapping[str, str] | None = None,
     trained: Collection[str] = (),
     progress: Progress = no_progress,
-) -> UserSplit:
+) -> tuple[list[Path], list[Path]]:
     """Assign the clips below `videos` to train, validation and test; make the benchmarks OUT/NAME-validation and -test.
+
+    Returns the files to train on, with all that give no frames, and those that are queries of a benchmark; each sorted.
 
     Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual edits, half of them ND, or one of each hard edit, and
     one in longer footage; which ones depends on its content alone. progress: counts queries.
@@ -152,9 +141,9 @@ def split_user_videos(
             edits=source.edits,
             progress=progress,
         )
-    kept_out = {clip.path for group in (*test, *validation) for clip in group} - unusable.keys()
-    paths = {clip.path for group in train for clip in group} | unusable.keys()
-    return UserSplit(tuple(sorted(paths)), tuple(sorted(kept_out)), unusable)
+    held_out_paths = {clip.path for group in (*test, *validation) for clip in group}
+    paths = {clip.path for group in train for clip in group}
+    return sorted(paths | unusable), sorted(held_out_paths - unusable)
 
 
 def _scenes(
@@ -195,8 +184,8 @@ def _build_benchmark(
     donors: Sequence[UserClip],
     edits: CopyEdits,
     progress: Progress,
-) -> Unusable:
-    """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns the queries that failed.
+) -> set[Path]:
+    """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns queries that failed.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more
     than MAX_QUERIES queries the others are distractors. donors: clips for the edits that combine two videos. None of them
@@ -217,18 +206,18 @@ def _build_benchmark(
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
         times: dict[str, dict[str, list[Times]]] = {}
-        failures: dict[str, tuple[str, str]] = {}
+        failures: dict[str, str] = {}
         limits = SamplingConfig(timeout_s=COPIES_TIMEOUT_S)
         copies = in_workers(partial(make_copies, videos=folder / "videos"), tasks, config=limits)
         for done, ((clip, _, _), result) in enumerate(copies, start=1):
             if isinstance(result, VideoError):
-                failures[clip.file] = (result.reason, str(result))
+                failures[clip.file] = str(result)
             else:
                 times[clip.file] = result
             progress(done, len(tasks))
         usable = [group for group in queries if group[0].file in times]
         if not usable:
-            problems = "; ".join(message for _, message in failures.values())
+            problems = "; ".join(failures.values())
             raise DataError(
                 f"benchmark {folder.name}: none of its {len(queries)} queries has a copy; add clips. {problems}"
             )
@@ -249,7 +238,7 @@ def _build_benchmark(
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=folder.name, videos=videos, labels=labels, segments=segments, provenance=metadata)
     failed: Any = load_definition(folder).provenance["unusable"]
-    return {clip.path: failed[group[0].file][0] for group in queries for clip in group if group[0].file in failed}
+    return {clip.path for group in queries for clip in group if group[0].file in failed}
 
 
 def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
@@ -273,7 +262,7 @@ def _uniform(*key: str) -> float:
 
 def find_clips(
     videos: Path, *, out: Path, name: str, files: Collection[Path] | None = None
-) -> tuple[list[list[UserClip]], Unusable]:
+) -> tuple[list[list[UserClip]], set[Path]]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
 
@@ -286,10 +275,10 @@ def find_clips(
     items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name).entries]
     items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}
-    unusable: Unusable = {}
+    unusable = set()
     for found in sample_videos(items, config=SamplingConfig(), frames=False):
         if found.reason:
-            unusable[found.path] = found.reason
+            unusable.add(found.path)
         else:
             duration_s = None if found.probe is None else found.probe.duration_s
             clip = UserClip(

@@ -159,12 +159,12 @@ def _generated(
         before = {name: frozenset(row.uri for row in _known(project, {name})) for name in (train, held_out)}
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
         used = frozenset(path_of_text(entry.uri) for entry in entries)
-        found = split_user_videos(
+        train_files, held_out_files = split_user_videos(
             videos, folder, source, files=used, scenes=scenes, trained=before[train], progress=progress
         )
         for name, split, shown, other in (
-            (train, TRAIN, found.train, before[held_out]),
-            (held_out, "test", found.held_out, before[train]),
+            (train, TRAIN, train_files, before[held_out]),
+            (held_out, "test", held_out_files, before[train]),
         ):
             mine = tuple(file for file in shown if text_of_path(file) not in other)
             yield ResolvedSource(name, split, entries_of_files(mine, root=videos, source=name))
