@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.features import EXTRAS_SETTING, frame_part
 from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns, tensor_field
+from hapvr.data.tensors import tensor_field
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,20 +28,13 @@ INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16."""
+    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id` is the video that is combined
+    with the view, "" for none."""
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("donor_id", pa.string(), nullable=False),
         tensor_field(column, shape=shape, dtype="float16"),
     )
-
-
-def view_columns(video_id: str, donors: Sequence[str], values: npt.NDArray[np.floating]) -> Columns:
-    """The views of one video, column by column in the order of `view_fields`.
-
-    donors: of each view the video that is combined with it, "" for none. values: [V, *shape].
-    """
-    return [video_id] * len(donors), donors, values
 
 
 class ViewFile(VideoRows):

@@ -19,7 +19,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_columns, view_fields
+from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_fields
 from hapvr.errors import DataError
 from hapvr.networks.extract import (
     Embed,
@@ -136,7 +136,7 @@ def _entries(
                     f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
                     f"hold; check its weights and input"
                 )
-            data = view_columns(video_id, donors, values.reshape(len(donors), -1, *values.shape[1:]))
+            data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
             row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
             entries.append(VideoEntry(row, data, len(values)))
         yield entries

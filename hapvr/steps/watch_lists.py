@@ -26,7 +26,7 @@ from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
-from hapvr.video.pictures import is_picture
+from hapvr.video.decode import is_picture
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"

@@ -1,4 +1,4 @@
-"""Sampled frames of a video file."""
+"""Sampled frames of a video file, and still pictures as one frame."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from hapvr.video.container import VideoProbe, iter_frames, open_video, probe_video
+from hapvr.errors import VideoError
+from hapvr.video.container import VideoProbe, check_size, iter_frames, open_video, probe_video
 from hapvr.video.frames import display_frame
 
 TOLERANCE_S = 6e-4
 """Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
+PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 
 
 @dataclass
@@ -85,3 +89,24 @@ def sample_frames(
     if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
         sample.warning = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return sample
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the name says that the file is a still picture."""
+    return path.suffix.lower() in PICTURE_SUFFIXES
+
+
+def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
+    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
+
+    Raises VideoError: not_video for another format, too_large, decode_error.
+    """
+    try:
+        with Image.open(path, formats=PICTURE_FORMATS) as image:
+            check_size(path, image.width, image.height)
+            pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
+        wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
+        raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
+    return display_frame(pixels, pixel_aspect=1, rotation_deg=0, short_side_px=short_side_px, size_px=None)

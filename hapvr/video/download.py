@@ -168,15 +168,16 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     """Give a new file its name. What stands there goes only if it is what the old record says; else it is set aside."""
     path = new.with_name(new.name.replace(".new.", "."))
     record = _Record(path.name, new.stat().st_size, file_sha256(new))
-    intact = old is not None and file_sha256(old[0]) == old[1].sha256
-    for other in {path, *([old[0]] if old is not None else [])}:
-        if other.is_symlink() or (other.exists() and not (intact and old is not None and other == old[0])):
+    known = {} if old is None else {old[0]: old[1].sha256}
+    ours = {other for other, digest in known.items() if file_sha256(other) == digest}
+    for other in {path, *known} - ours:
+        if os.path.lexists(other):
             set_aside(other)
     with write_atomic(path.with_suffix(".json")) as part:
         part.write_text(json.dumps(asdict(record)), encoding="utf-8")
     new.replace(path)
-    if old is not None and old[0] != path:
-        old[0].unlink(missing_ok=True)
+    for other in ours - {path}:
+        other.unlink()
     return path
 
 

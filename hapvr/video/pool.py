@@ -30,9 +30,8 @@ from pydantic import ConfigDict, TypeAdapter
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import sample_frames
+from hapvr.video.decode import is_picture, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.pictures import is_picture, read_picture
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
 

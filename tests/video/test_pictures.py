@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.pictures import is_picture, read_picture
+from hapvr.video.decode import is_picture, read_picture
 
 
 def read(path: Path) -> tuple[int, ...]:
