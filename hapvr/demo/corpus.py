@@ -31,10 +31,9 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.pool import in_workers
-from hapvr.video.settings import SamplingConfig
+from hapvr.video.settings import SamplingConfig, Split
 
 Role = Literal["query", "database"]
-Split = Literal["train", "validation", "test"]
 
 GENERATOR_VERSION = 2
 """Incremented whenever the same arguments would give other pictures; corpora of another version are made again."""

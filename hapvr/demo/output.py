@@ -28,18 +28,15 @@ class _State:
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
     """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
 
-    What was generated with another fingerprint is removed. Raises DataError if the folder holds anything else.
+    Videos that were generated with another fingerprint are removed. Raises DataError for a folder of something else.
     """
     state = folder / _STATE_FILE
     if state.exists():
         if read_json_as(state, _State, hint="remove the folder").fingerprint == fingerprint:
             return
         (folder / "benchmark.json").unlink(missing_ok=True)
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path != state:
-                path.unlink()
+        if (folder / "videos").exists():
+            shutil.rmtree(folder / "videos")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
     with write_atomic(state) as part:
