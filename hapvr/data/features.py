@@ -7,6 +7,8 @@ With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hap
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,22 +84,23 @@ class FeatureStore:
     """
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
-        self._videos = {Shard(root, STAGE, key): frozenset[str]() for key in shard_keys}
+        self._shards = [Shard(root, STAGE, key) for key in shard_keys]
         self.settings: dict[str, Any] = {}
         """What the features were made with; empty without shards."""
-        for shard in self._videos:
+        self._shard_of: dict[str, Shard] = {}
+        for shard in self._shards:
             index = shard.read()
             self.settings = self.settings or dict(index.provenance.settings)
             shard.require(dict.fromkeys(index.provenance.settings) | self.settings)  # the union of both settings
-            self._videos[shard] = frozenset(index.places())
+            self._shard_of |= dict.fromkeys(index.places(), shard)
 
     def available(self) -> set[str]:
         """Ids of the videos that have features."""
-        return set().union(*self._videos.values())
+        return set(self._shard_of)
 
     def digests(self) -> dict[str, str]:
         """Shard key -> digest."""
-        return {shard.key: shard.digest() for shard in self._videos}
+        return {shard.key: shard.digest() for shard in self._shards}
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
@@ -107,10 +110,11 @@ class FeatureStore:
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
-        for shard in (shard for shard, videos in self._videos.items() if wanted & videos):
+        chosen = (item for item in self._shard_of.items() if item[0] in wanted)
+        for shard, of_shard in groupby(chosen, key=itemgetter(1)):
             shard.require(self.settings)  # it may have been made again since
             file = FeatureFile(shard, extras=extras)
-            for video_id in (video_id for video_id in file.video_ids if video_id in wanted):
+            for video_id, _ in of_shard:
                 yield video_id, torch.from_numpy(file.regions(video_id))
 
 

@@ -101,3 +101,13 @@ def test_a_store_opens_few_files_at_once(tmp_path: Path) -> None:
         for _, features in store.read([f"{key} a" for key in keys]):
             assert features.shape == (2, 9, 4)
             assert len(os.listdir("/proc/self/fd")) - before <= 5
+
+
+def test_a_video_of_two_shards_is_read_once(tmp_path: Path) -> None:
+    """From the later one, as two imported files may name the same video."""
+    root = DataRoot(tmp_path)
+    for key, lengths in (("a-00000", {"x": 2, "y": 1}), ("b-00000", {"z": 1, "x": 3})):
+        write_shard(root, key, settings={}, lengths=lengths)
+    found = list(FeatureStore(root, ["a-00000", "b-00000"]).read(["x", "y", "z"]))
+    assert {video_id: len(regions) for video_id, regions in found} == {"x": 3, "y": 1, "z": 1}
+    assert len(found) == 3
