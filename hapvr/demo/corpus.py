@@ -116,8 +116,8 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
 
 def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
     """Files and label of all related pairs of a query and a database clip."""
-    pairs = [(query, reference, pair_label(query, reference)) for query, reference in _pairs(clips)]
-    return [(query.file, reference.file, label) for query, reference, label in pairs if label is not None]
+    pairs = _pairs(clips)
+    return [(query.file, other.file, label) for query, other in pairs if (label := pair_label(query, other))]
 
 
 def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,8 @@ def sample_frames(
     probe = probe_video(path)
     sample = Sample(probe, fps)
     with open_video(path) as (container, stream):
-        timed = iter_frames(path, container, stream)
-        time_s, frame = next(timed)
-        while True:
-            following = next(timed, None)
+        timed: Iterator[Any] = chain(iter_frames(path, container, stream), [None])
+        for (time_s, frame), following in pairwise(timed):
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
             due = math.ceil((until_s - TOLERANCE_S) * fps)
@@ -83,9 +82,6 @@ def sample_frames(
                 sample.kept += [keep(shown)] * count
             if len(sample.kept) == max_frames:
                 return sample
-            if following is None:
-                break
-            time_s, frame = following
     if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
         sample.warning = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return sample
