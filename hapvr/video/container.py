@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,10 +102,14 @@ def check_file(path: Path) -> FileState:
 
 
 @contextlib.contextmanager
-def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The container and its largest video stream (the first of equals), single-threaded.
+def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, VideoFrame]]]]:
+    """What the file says of its largest video stream (the first of equals), and (time in seconds, frame) in display order.
 
-    Raises VideoError with reason missing_file, empty_file, not_video, no_video_stream or unsupported_codec.
+    Time is 0 at the first frame. Where timestamps are missing, run backwards or jump, the nominal time between frames is
+    taken. Damaged packets are skipped; it ends when no more can be read. Decoding has one thread.
+
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, unsupported_codec, no_frames if the stream is
+    empty, decode_error if there were packets and all failed; too_large, at any frame, for one above MAX_PIXELS.
     """
     check_file(path)
     try:
@@ -125,43 +130,41 @@ def open_video(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         if name not in _DECODERS:
             problem = f"its codec {name} is none of those that are decoded; convert it, for example to H.264"
             raise VideoError("unsupported_codec", f"video: {path.name}: {problem}")
+        check_size(path, stream.codec_context.width, stream.codec_context.height)
         stream.thread_type = "NONE"
         stream.codec_context.options = {"codec_whitelist": name}
-        yield container, stream
+        frames = _timed_frames(path, container, stream)
+        first = next(frames)
+        yield _probe(container, stream, first[1]), chain([first], frames)
 
 
 def probe_video(path: Path) -> VideoProbe:
     """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
 
-    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, unsupported_codec, no_frames,
-    decode_error or too_large.
+    Raises VideoError as `open_video` does.
     """
-    with open_video(path) as (container, stream):
-        check_size(path, stream.codec_context.width, stream.codec_context.height)
-        _, first = next(iter_frames(path, container, stream))
-        aspect = float(stream.sample_aspect_ratio or 1)
-        rotation_deg = int(round(first.rotation / 90) * 90)
-        width_px, height_px = display_size(
-            first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
-        )
-        return VideoProbe(
-            duration_s=_duration_s(container, stream),
-            fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
-            width_px=width_px,
-            height_px=height_px,
-            codec=stream.codec_context.name,
-            pixel_aspect=aspect,
-            rotation_deg=rotation_deg,
-        )
+    with open_video(path) as (probe, _):
+        return probe
 
 
-def iter_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
-    """(time in seconds, frame) in display order, time 0 at the first one. Damaged packets are skipped; it ends when no
-    more can be read. Where timestamps are missing, run backwards or jump, the nominal time between frames is taken.
+def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) -> VideoProbe:
+    aspect = float(stream.sample_aspect_ratio or 1)
+    rotation_deg = int(round(first.rotation / 90) * 90)
+    width_px, height_px = display_size(
+        first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg, short_side_px=None
+    )
+    return VideoProbe(
+        duration_s=_duration_s(container, stream),
+        fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
+        width_px=width_px,
+        height_px=height_px,
+        codec=stream.codec_context.name,
+        pixel_aspect=aspect,
+        rotation_deg=rotation_deg,
+    )
 
-    Raises VideoError: no_frames if the stream is empty, decode_error if there were packets and all failed, too_large
-    for a frame above MAX_PIXELS.
-    """
+
+def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
     time_s, previous_raw_s, found, problems = 0.0, None, False, list[str]()
     for frame in _decoded(container, stream, problems):

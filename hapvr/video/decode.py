@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import VideoError
-from hapvr.video.container import VideoProbe, check_size, iter_frames, open_video, probe_video
+from hapvr.video.container import VideoProbe, check_size, open_video
 from hapvr.video.frames import display_frame
 
 TOLERANCE_S = 6e-4
@@ -59,12 +59,11 @@ def sample_frames(
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a
     frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling
     times. A video shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
-    max_frames, the file is read only up to the last of these frames. Raises VideoError as `probe_video` does.
+    max_frames, the file is read only up to the last of these frames. Raises VideoError as `open_video` does.
     """
-    probe = probe_video(path)
-    sample = Sample(probe, fps)
-    with open_video(path) as (container, stream):
-        timed: Iterator[Any] = chain(iter_frames(path, container, stream), [None])
+    with open_video(path) as (probe, frames):
+        sample = Sample(probe, fps)
+        timed: Iterator[Any] = chain(frames, [None])
         for (time_s, frame), following in pairwise(timed):
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
