@@ -144,14 +144,12 @@ class DataRoot:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)
             try:
-                lock.acquire(blocking=False)
+                held = lock.acquire(blocking=False)
             except Timeout:
                 warnings.warn(f"{name} is being made by another process; waiting for it to end", stacklevel=3)
-                lock.acquire()
-        try:
+                held = lock.acquire()
+        with held:
             yield
-        finally:
-            lock.release()
 
     def delete(self, name: str) -> None:
         """Remove a file if it is there."""
