@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import gc
 import itertools
 import os
 import signal
@@ -76,6 +77,7 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
             nothing = os.open(os.devnull, os.O_RDWR)
             for standard in range(3):
                 os.dup2(nothing, standard)
+            gc.disable()  # a collection would touch, and so copy, most of the memory that is shared with the worker
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
             _forget_environment()
             for option in _KEPT_MEMORY if hasattr(_LIBC, "mallopt") else ():
