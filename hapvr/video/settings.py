@@ -49,14 +49,7 @@ class OwnVideosSource(Settings):
     )
 
 
-class BenchmarkSource(Settings):
-    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is the benchmark's."""
-
-    kind: Literal["benchmark"]
-    name: SourceName
-
-
-Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")]
+Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource, Field(discriminator="kind")]
 
 
 class SamplingConfig(Settings):
