@@ -65,8 +65,7 @@ class FeatureFile(VideoRows):
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
-        times: list[float] = self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist()
-        return times
+        return list(self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist())
 
     def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
         """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""

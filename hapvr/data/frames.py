@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
+from PIL import Image, ImageOps
 
 from hapvr.data.shards import Shard, VideoRows
 from hapvr.data.tensors import frame_fields
 
 STAGE = "frames"
 THUMBNAIL_PX = (160, 90)
-SHEET_VIDEOS = 8
+SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = (
     pa.field("width_px", pa.int32(), nullable=False),
@@ -72,15 +72,13 @@ def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.
         return frame.convert("RGB")
 
 
-def contact_sheet(frames: FrameFile, *, num_frames: int = 6) -> Image.Image:
-    """A row for each of the first SHEET_VIDEOS videos, `num_frames` evenly spaced frames in each, padded to 160 x 90 px."""
+def contact_sheet(frames: FrameFile) -> Image.Image:
+    """A row for each of the first SHEET_VIDEOS videos, SHEET_FRAMES evenly spaced frames in each, padded to THUMBNAIL_PX."""
     video_ids = frames.video_ids[:SHEET_VIDEOS]
     width, height = THUMBNAIL_PX
-    sheet = Image.new("RGB", (width * num_frames, height * max(1, len(video_ids))), "black")
+    sheet = Image.new("RGB", (width * SHEET_FRAMES, height * max(1, len(video_ids))), "black")
     for row, video_id in enumerate(video_ids):
         jpegs = frames.read(video_id).jpegs
-        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, num_frames).round().astype(int)):
-            frame = thumbnail(jpegs[index])
-            left = column * width + (width - frame.width) // 2
-            sheet.paste(frame, (left, row * height + (height - frame.height) // 2))
+        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, SHEET_FRAMES).round().astype(int)):
+            sheet.paste(ImageOps.pad(thumbnail(jpegs[index]), THUMBNAIL_PX), (column * width, row * height))
     return sheet

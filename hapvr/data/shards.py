@@ -56,8 +56,7 @@ class ShardIndex:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per video: video_id, status, reason, message, num_rows and the step's own columns."""
-        rows: list[dict[str, Any]] = self.table.to_pylist()
-        return rows
+        return list(self.table.to_pylist())
 
     def frame(self) -> pl.DataFrame:
         """As `rows`."""
