@@ -41,6 +41,7 @@ from hapvr.video.settings import DemoCorpusSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
+    entries_of_youtube_ids,
     is_remote,
     path_of_text,
     read_list,
@@ -82,6 +83,11 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
         elif source.kind == "list":
             yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
+        elif source.kind == "benchmark":
+            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
+
+            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
+            yield ResolvedSource(source.name, "test", entries)
         else:
             yield from _generated(project, source, progress)
 

@@ -49,7 +49,14 @@ class OwnVideosSource(Settings):
     )
 
 
-Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource, Field(discriminator="kind")]
+class BenchmarkSource(Settings):
+    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is the benchmark's."""
+
+    kind: Literal["benchmark"]
+    name: SourceName
+
+
+Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")]
 
 
 class SamplingConfig(Settings):

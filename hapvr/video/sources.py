@@ -105,6 +105,11 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     return tuple(entries.values())
 
 
+def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[ManifestEntry, ...]:
+    """Entries of YouTube ids, in their order. Raises DataError naming one that is none."""
+    return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
+
+
 def is_remote(uri: str) -> bool:
     """Whether an entry's uri must be downloaded; otherwise it is a local path."""
     return uri.lower().startswith(("http://", "https://", "youtube:"))

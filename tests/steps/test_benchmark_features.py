@@ -1,4 +1,4 @@
-"""A benchmark's videos in the store, found under the benchmark's own ids."""
+"""A benchmark's videos in the store: ingested by one line of configuration, found under the benchmark's own ids."""
 
 from pathlib import Path
 
@@ -7,9 +7,19 @@ import torch
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.data.features import STAGE, FeatureStore, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
+from hapvr.steps.project import Project
+from hapvr.steps.sources import make_manifest
+from tests.conftest import small_settings, write_settings
+
+
+def project_of(tmp_path: Path, source: dict[str, str], **settings: object) -> Project:
+    """A project with one source."""
+    config = small_settings(tmp_path, tmp_path / "data") | {"sources": [source], **settings}
+    return Project.open(write_settings(tmp_path / "config.yaml", config))
 
 
 def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
@@ -20,6 +30,18 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
             write(feature_columns(video_id, [0.0, 1.0, 2.0], torch.full((3, 2, 4), float(number)).numpy()))
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
+
+
+def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
+    """Every query and database video of FIVR-5K becomes a row to download, in shards of the usual size."""
+    source = {"kind": "benchmark", "name": "fivr-5k"}
+    result = make_manifest(project_of(tmp_path, source, shard_videos=512))
+    definition = load_definition("fivr-5k")
+    manifest = read_manifest(DataRoot(tmp_path / "data"))
+    assert set(manifest["video_id"]) == {f"fivr-5k/{video}" for video in definition.video_ids}
+    assert set(manifest["uri"]) == {f"youtube:{video}" for video in definition.video_ids}
+    assert set(manifest["split"]) == {"test"}
+    assert len(result.shards) == 10
 
 
 def test_stored_ids_of_every_way_into_the_store() -> None:
