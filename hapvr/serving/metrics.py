@@ -51,7 +51,7 @@ class Metrics(Collector):
     def ended(self, job: Job) -> None:
         """Count a search that was started and has ended."""
         if job.status == "done":
-            matches = job.future.result().matches
+            matches = job.task.result().matches
             self._searches.labels((matches[0].verdict or "uncalibrated") if matches else "nothing").inc()
         elif job.status == "failed" and job.error is not None:
             self._searches.labels(describe(job.error)[1]["code"]).inc()

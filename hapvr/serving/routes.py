@@ -97,7 +97,7 @@ class Service:
         if status == "failed" and job.error is not None:
             failure = describe(job.error)[1]
         if status == "done":
-            found = job.future.result()
+            found = job.task.result()
             warnings = tuple(map(without_paths, found.warnings))
             answer = replace(found, warnings=warnings, model=_shown_model(found.model))
         return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
@@ -175,7 +175,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
         held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
-    await _ended(job, ANSWER_WITHIN_S)
+    await asyncio.wait([job.task], timeout=ANSWER_WITHIN_S)
     if job.status == "failed" and job.error is not None:
         raise job.error
     if job.status != "done":
@@ -202,7 +202,7 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
 async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
-    await _ended(found, min(wait_s, MAX_WAIT_S))
+    await asyncio.wait([found.task], timeout=min(wait_s, MAX_WAIT_S))
     return service.shown(found)
 
 
@@ -222,8 +222,8 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
         raise Refusal(
             409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
         )
-    said, text = {"model": _shown_model(found.future.result().model), "author": author, "note": note}, io.StringIO()
-    rows = [row | said for row in answer_table([found.future.result()]).to_pylist()]
+    said, text = {"model": _shown_model(found.task.result().model), "author": author, "note": note}, io.StringIO()
+    rows = [row | said for row in answer_table([found.task.result()]).to_pylist()]
     rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
     write_csv([*SCHEMA.names, "author", "note"], rows, text)
     return Response(text.getvalue(), media_type="text/csv")
@@ -232,14 +232,6 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
 def _no_formula(value: Any) -> Any:
     """A cell that a spreadsheet takes for text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-
-
-async def _ended(job: Job, wait_s: float) -> None:
-    """Wait for the end of a job, but not longer."""
-    if wait_s > 0 and not job.future.done():
-        end = asyncio.wrap_future(job.future)
-        end.add_done_callback(lambda found: found.cancelled() or found.exception())  # `Job.error` tells it, not a log
-        await asyncio.wait([end], timeout=wait_s)
 
 
 # The collection

@@ -104,7 +104,7 @@ def create_app(
         threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
         with upload_folder() as service.uploads:
             yield
-            service.jobs.close()
+            await service.jobs.close()
             service.duplicate_job.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
