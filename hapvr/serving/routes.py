@@ -86,7 +86,7 @@ class Service:
         self.duplicate_job = DuplicateJob()
         self.tokens = Tokens(None if token_file is None else read_tokens(token_file))
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
-        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        self.uploads = Path()  # where files that are sent lie
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
 
@@ -261,7 +261,7 @@ def metrics(service: ServiceOf) -> Response:
 @router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
     """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
-    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.tokens.ticket()}
+    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.tokens.ticket}
     value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", **limits}
     try:
         found = service.collection.current()
