@@ -110,17 +110,14 @@ class GroupedVideo(VideoRow):
     same_file: bool = False
     query_covered: float | None = None
     reference_covered: float | None = None
-    query_start_s: float | None = None
-    reference_start_s: float | None = None
 
 
 class Group(BaseModel):
-    """Copies, or a pair of another kind. differing: fields in which its videos differ."""
+    """Copies, or a pair of another kind. probability: the least of them all."""
 
     kind: str
     group: str
     probability: float
-    differing: list[str]
     members: list[GroupedVideo]
 
 
