@@ -153,10 +153,9 @@ class Marks(BaseModel):
 
 
 class Marked(BaseModel):
-    """mark: what is said now. before: what was taken back."""
+    """mark: what is said now."""
 
     mark: Verdict | None
-    before: Verdict | None = None
 
 
 class Matrix(BaseModel):

@@ -47,16 +47,12 @@ class OpenIndex:
     def video_ids(self) -> list[str]:
         return self.searcher.collection.video_ids()
 
-    def check(self, video_id: str) -> None:
-        """Raise VideoError `unknown_id` unless the index has the video."""
+    def metadata(self, video_id: str) -> VideoMetadata:
+        """What is known of a video. Raises VideoError `unknown_id` for one that the index does not have."""
         if video_id not in self.searcher.collection.shard_of:
             raise VideoError(
                 "unknown_id", f"search: the collection has no video {video_id!r:.200}; write its id in full"
             )
-
-    def metadata(self, video_id: str) -> VideoMetadata:
-        """What is known of a video. Raises VideoError `unknown_id`."""
-        self.check(video_id)
         return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:

@@ -185,7 +185,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
     if asked.id is not None:
-        index.check(asked.id)
+        index.metadata(asked.id)
         return index.searcher.read_id(asked.id)
     return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
 
@@ -358,7 +358,7 @@ async def picture(
     width: Annotated[int, Query(ge=16, le=640)] = 192,
 ) -> Response:
     """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of one colour."""
-    index.check(video_id)
+    index.metadata(video_id)
 
     def made() -> bytes | None:
         pictures, small = index.pictures, io.BytesIO()
@@ -395,7 +395,7 @@ def marks(service: ServiceOf) -> Any:
     return {"marks": [asdict(row) | {"in_collection": known(row)} for row in rows]}
 
 
-@router.patch("/pairs", response_model=answers.Marked, response_model_exclude_unset=True)
+@router.patch("/pairs", response_model=answers.Marked)
 def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf) -> Any:
     """Say that two videos match or do not, or take that back."""
 
@@ -413,9 +413,9 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
             )
     second, root = digest(asked.reference), service.project.root
     if asked.mark is None:
-        gone = unmark(root, first, second)
-        return {"mark": None, "before": None if gone is None else gone.verdict}
-    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
+        unmark(root, first, second)
+    else:
+        keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
     return {"mark": asked.mark}
 
 
@@ -424,7 +424,7 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
     people said of the pair."""
     for video_id in filter(None, (pair.query, pair.reference)):
-        index.check(video_id)
+        index.metadata(video_id)
     job = service.jobs.get(pair.job) if pair.job is not None else None
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
@@ -437,11 +437,4 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
         return found, verdict or ""
 
     found, verdict = await anyio.to_thread.run_sync(compared, limiter=service.reading)
-    return {
-        "query_times_s": found.query_times_s,
-        "reference_times_s": found.reference_times_s,
-        "threshold": found.threshold,
-        "segments": [asdict(segment) for segment in found.segments],
-        "values": np.round(found.values, 3).tolist(),
-        "mark": verdict,
-    }
+    return vars(found) | {"values": np.round(found.values, 3).tolist(), "mark": verdict}

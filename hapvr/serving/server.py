@@ -89,12 +89,8 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
-def create_app(
-    project: Project, *, any_host: bool = False, model: str | None = None, token_file: Path | None = None
-) -> FastAPI:
-    """The service over a project. any_host: it is meant to be reached by other names than this machine's; other arguments and
-    errors: see `routes.Service`."""
-    service = routes.Service(project, model=model, token_file=token_file)
+def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
+    """The app of a service. any_host: it is meant to be reached by other names than this machine's."""
 
     def open_index() -> None:
         with suppress(HapvrError):  # which GET /index and every search say
@@ -148,8 +144,8 @@ class Server:
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        any_host = allow_remote or token_file is not None
-        self.app = create_app(project, any_host=any_host, model=model, token_file=token_file)
+        service = routes.Service(project, model=model, token_file=token_file)
+        self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)
