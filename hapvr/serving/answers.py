@@ -36,6 +36,12 @@ class JobState(Problem):
     answer: SearchAnswer | None
 
 
+class Explained(BaseModel):
+    """lines: a label in the first nine columns, which may be blank, and a text."""
+
+    lines: list[str]
+
+
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures and videos."""
 
@@ -96,6 +102,12 @@ class WatchMatches(BaseModel):
     total: int
     lists: list[str]
     matches: list[WatchMatch]
+
+
+class WatchListMade(BaseModel):
+    """name: of the list."""
+
+    name: str
 
 
 class GroupedVideo(VideoRow):

@@ -16,6 +16,7 @@ from typing import Literal
 from hapvr.scorer.access import Deadline
 from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.refusals import Refusal
+from hapvr.steps.searcher import SearchOptions
 
 SEARCH_TIMEOUT_S = 300.0
 """Limit for one search, not counting its time in the queue."""
@@ -35,6 +36,7 @@ class Job:
     """One search. query: once it was read. running: since its turn has come."""
 
     name: str
+    options: SearchOptions
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     task: asyncio.Task[SearchAnswer] = field(init=False)
     deadline: Deadline = field(default_factory=lambda: Deadline(None))

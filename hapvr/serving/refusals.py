@@ -23,6 +23,7 @@ STATUS_OF_REASON = {
     "unknown_id": 404,
     "too_large": 413,
     "canceled": 409,
+    "replaced": 410,
     "timeout": 504,
 }
 """Other reasons mean that a query cannot be used: 422."""

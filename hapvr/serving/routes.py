@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from hapvr.serving.requests import (
     NamedSearch,
     Offset,
     PairOfVideos,
+    SomeName,
     UploadSearch,
     is_json,
     receive,
@@ -47,7 +48,9 @@ from hapvr.serving.requests import (
 )
 from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of, read_tokens
 from hapvr.steps.duplicates import outdated_pairs
+from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
+from hapvr.steps.watch_lists import make_watch_list, watch_lists
 from hapvr.tables import write_csv
 
 READS_AT_ONCE = 4
@@ -114,18 +117,22 @@ def index_of(request: Request) -> OpenIndex:
     return service_of(request).collection.current()
 
 
+async def place_of(request: Request) -> AbstractContextManager[None]:
+    """A place among the searches for the sender of a request, see `SearchJobs.place`."""
+    return service_of(request).jobs.place(request.client.host if request.client else "")
+
+
 ServiceOf = Annotated[Service, Depends(service_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
+PlaceOf = Annotated[AbstractContextManager[None], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]
 
 
 # Searches
 
 
-_SENT = {
-    "application/json": {"schema": NamedSearch.model_json_schema()},
-    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-}
+FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
+_SENT = {"application/json": {"schema": NamedSearch.model_json_schema()}, FILE: {"schema": _BYTES}}
 _OF_FILES = [
     {"name": name, "in": "query", "schema": schema, "description": "With a file as the body"}
     for name, schema in UploadSearch.model_json_schema()["properties"].items()
@@ -138,18 +145,17 @@ _OF_FILES = [
     responses={202: {"model": answers.JobState, "description": "Not done yet: ask for the job"}},
     openapi_extra={"requestBody": {"required": True, "content": _SENT}, "parameters": _OF_FILES},
 )
-async def search(request: Request, service: ServiceOf, response: Response) -> Any:
+async def search(request: Request, service: ServiceOf, place: PlaceOf, response: Response) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
-    place = service.jobs.place(request.client.host if request.client else "")
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
-            job, options = Job(named.query), named.options()
+            job = Job(named.query, named.options())
             read = partial(_read_named, service, named)
             held.enter_context(place)
         else:
             sent = UploadSearch.model_validate(dict(request.query_params))
-            job, options = Job(shown_name(sent.name)), sent.options()
+            job = Job(shown_name(sent.name), sent.options())
             path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
             read = partial(_read_upload, service, path)
             held.enter_context(place)
@@ -160,7 +166,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
             timed = service.metrics.timed
             with timed("read"):
                 job.query = read(index, job)
-            return index.searcher.answer(job.query, options, deadline=job.deadline, timed=timed)
+            return index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
 
         def work(job: Job) -> SearchAnswer:
             index = service.collection.current()
@@ -227,6 +233,25 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
     rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
     write_csv([*SCHEMA.names, "author", "note"], rows, text)
     return Response(text.getvalue(), media_type="text/csv")
+
+
+@router.get("/jobs/{job_id}/explanation")
+async def explanation(
+    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
+) -> answers.Explained:
+    """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches once more."""
+    index.metadata(reference)
+    job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
+    work = partial(explain, index.searcher, _query_of(job), reference, job.options, deadline=deadline)
+    with place:
+        return answers.Explained(lines=(await anyio.to_thread.run_sync(work, limiter=service.reading)).lines())
+
+
+def _query_of(job: Job) -> SearchQuery:
+    """What was searched for. Raises Refusal `gone` where it could not be read."""
+    if job.query is None:
+        raise Refusal(410, "gone", "jobs: the query of this search could not be read; search again")
+    return job.query
 
 
 def _no_formula(value: Any) -> Any:
@@ -301,8 +326,25 @@ def video(index: IndexOf, video_id: str) -> Any:
 def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     rows = index.watched(watch_list)
-    names = [one.name for one in service.project.config.watch.lists]
+    names = [one.name for one in watch_lists(service.project)]
     return {"total": len(rows), "lists": names, "matches": rows[offset : offset + limit]}
+
+
+@router.post("/watch", status_code=201, openapi_extra={"requestBody": {"content": {FILE: {"schema": _BYTES}}}})
+async def watch_for(
+    request: Request, service: ServiceOf, index: IndexOf, place: PlaceOf, job: SomeName, _: MarkerOf
+) -> answers.WatchListMade:
+    """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file that was sent; else of
+    the file where it is."""
+    query, sent = _query_of(service.jobs.get(job)), service.uploads / secrets.token_hex(8)
+    with place, ExitStack() as held:
+        held.callback(sent.unlink, missing_ok=True)
+        await receive(request, sent)
+        file: Path | None = sent
+        if not sent.stat().st_size:
+            file = index.metadata(query.video_id).path if query.video_id else service.access.local_path(query.name)
+        make = partial(make_watch_list, service.project, query, file or sent, max_bytes=service.limits.max_bytes)
+        return answers.WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
 
 
 @router.get("/duplicates", response_model=answers.Groups, response_model_exclude_unset=True)
@@ -429,9 +471,7 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compared() -> tuple[FrameMatrix, str]:
-        query = index.searcher.read_id(pair.query or "") if job is None else job.query
-        if query is None:
-            raise Refusal(410, "gone", "pairs: the query of this search could not be read; search again")
+        query = index.searcher.read_id(pair.query or "") if job is None else _query_of(job)
         verdict = read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
         found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
         return found, verdict or ""

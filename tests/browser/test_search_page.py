@@ -136,6 +136,40 @@ def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client,
     assert page.locator("canvas.matrix").is_visible()
 
 
+def test_why_a_video_is_found_or_not(strict: Page, client: Client) -> None:
+    """Below each result, and for a video that is not in the list: what `hapvr search --explain` prints."""
+    page = strict
+    page.goto(f"{client.address}/#/?id=in/long.mp4&top=1")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_text("Why? in/trips/part.mp4").click()
+    shown = page.locator(".results dl")
+    expect(shown).to_contain_text("in/trips/part.mp4: shown")
+    expect(shown).to_contain_text(f"common part  query {PART.replace(chr(0x2013), '-')}")
+    page.get_by_text("Why was a video not found?").click()
+    page.get_by_label("A video of the collection").fill("in/short.mp4")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("form dl")).to_contain_text("in/short.mp4: left out: 1 are better")
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-10-why")
+
+
+def test_a_query_becomes_a_watch_list(page: Page, client: Client, tmp_path: Path) -> None:
+    """The file of the browser is kept; the next comparison finds what shows it."""
+    clip = write_scenes(tmp_path / "my leak.mp4", [500, 501, *LONG[25:31]])
+    project = copied(client.service.project.folder, tmp_path / "served")
+    with serving(project) as service:
+        page.goto(service.address)
+        page.locator("#file").set_input_files(clip)
+        page.get_by_role("button", name="Watch for this clip").click()
+        expect(page.locator(".watch p")).to_contain_text(re.compile("is the watch list my-leak-[0-9a-f]{8} now"))
+        screenshot(page, "search-11-watch-for")
+        searcher = Searcher.open(project)
+        for key in searcher.collection.shards():
+            make_watch_matches(project, searcher, key)
+        page.get_by_role("link", name="Watch lists").last.click()
+        expect(page.locator("tbody tr", has_text="list my-leak-")).to_contain_text("in/long.mp4")
+
+
 def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
     """By a key; the next search leaves the pair out; the list of marks takes it back."""
     page = strict

@@ -17,7 +17,8 @@ from tests.steps.search_projects import LONG, copied
 
 WORDS = ("..", "%2e%2e%2fetc%2fpasswd", "in/%00", "in/%0a", "in/%ff", "%1b%5b31m", "a" * 20_000, "%ed%a0%80", "%25")  # fmt: skip
 PLACES = ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}", "/videos?contains={}", "/duplicates?folder={}",
-          "/pairs/matrix?query=in/short.mp4&reference={}", "/thumbnails/in/short.mp4?second={}")  # fmt: skip
+          "/pairs/matrix?query=in/short.mp4&reference={}", "/thumbnails/in/short.mp4?second={}",
+          "/jobs/{}/explanation?reference=in/short.mp4")  # fmt: skip
 RANGES = (
     "bytes=5-2",
     "bytes=99999999-",

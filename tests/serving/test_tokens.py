@@ -58,7 +58,11 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
             assert {client.get(path).status for path in ("/", "/main.js", "/health")} == {200}
         assert ben.search(id=SHORT, top=1).status == 200
         assert nobody.get("/ready").status == 200
-        for refused in (ben.ask("PATCH", "/pairs", body=marked), ben.ask("POST", "/duplicates/job")):
+        for refused in (
+            ben.ask("PATCH", "/pairs", body=marked),
+            ben.ask("POST", "/duplicates/job"),
+            ben.ask("POST", "/watch", job="x"),
+        ):
             assert (refused.status, refused.json["code"]) == (403, "wrong_role")
         assert anna.ask("PATCH", "/pairs", body=marked).status == 200
         assert [row["by"] for row in ben.get("/pairs").json["marks"]] == ["anna"]

@@ -31,7 +31,7 @@ export async function showWatch(place, values) {
     lists.replaceChildren(...["", ...found.lists].map((name) =>
       element("option", { value: name, selected: name === chosen }, name || "All")));
     count.textContent = found.total ? `${number(shown)} of ${number(found.total)} matches` : found.lists.length
-      ? "Nothing found so far. `hapvr watch` compares new videos with the lists." : "There is no watch list yet. Name a folder of queries under watch.lists in the configuration.";
+      ? "Nothing found so far. `hapvr watch` compares new videos with the lists." : "There is no watch list yet. Press \"Watch for this clip\" below an answer, or name a folder of queries under watch.lists in the configuration.";
     table.hidden = !found.total;
     body.append(...found.matches.map((match) => row(match, pairs, state)));
     keepPairs(pairs, location.hash);
