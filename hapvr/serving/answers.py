@@ -77,21 +77,24 @@ class Videos(BaseModel):
 
 
 class WatchMatch(BaseModel):
-    """A video that shows footage of a query of a watch list. segments: the surest common part, if there is one."""
+    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one."""
 
     watch_list: str
     query: str
-    query_sha256: str
     query_id: str
-    reference: str
+    query_sha256: str
+    video_id: str
     similarity: float
     probability: float | None
     verdict: str
     same_file: bool
-    query_covered: float | None
-    reference_covered: float | None
-    segments: list[dict[str, float]]
     mark: str
+    query_covered: float | None
+    video_covered: float | None
+    query_start_s: float | None
+    query_end_s: float | None
+    video_start_s: float | None
+    video_end_s: float | None
     model: str
     since: str
 

@@ -26,7 +26,7 @@ from hapvr.steps.duplicates import (
 
 def listed(index: OpenIndex, wanted: DuplicateFilter) -> list[dict[str, Any]]:
     """Groups of copies, then pairs of the other kinds, the largest and surest first."""
-    pairs = duplicate_pairs(index.project, index.searcher, min_probability=wanted.min_probability)
+    pairs = duplicate_pairs(index.searcher.project, index.searcher, min_probability=wanted.min_probability)
     by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
 
     def shown(video_id: str, medoid: str) -> dict[str, Any]:
@@ -98,12 +98,14 @@ class DuplicateJob:
 
         before = 0
         try:
-            counts = {key: len(index.searcher.collection.video_ids(key)) for key in outdated_pairs(index.project)}
+            counts = {
+                key: len(index.searcher.collection.video_ids(key)) for key in outdated_pairs(index.searcher.project)
+            }
             state.total = sum(counts.values())
             for key, count in counts.items():
-                make_duplicate_pairs(index.project, index.searcher, key, progress=progress)
+                make_duplicate_pairs(index.searcher.project, index.searcher, key, progress=progress)
                 before += count
-            make_duplicate_groups(index.project, index.searcher)
+            make_duplicate_groups(index.searcher.project, index.searcher)
         except Exception as error:
             state.error = describe(error)[1]["error"]
         finally:

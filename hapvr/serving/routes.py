@@ -18,10 +18,9 @@ from starlette.responses import FileResponse
 
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
-from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
-from hapvr.search.collection import current_index
-from hapvr.search.marks import Mark, is_digest, read_marks, unmark
+from hapvr.search.marks import is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import SCHEMA, FrameMatrix, SearchAnswer, answer_table
 from hapvr.search.match import Query as SearchQuery
@@ -46,7 +45,7 @@ from hapvr.serving.requests import (
     shown_name,
     suffix_of,
 )
-from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of, read_tokens
+from hapvr.serving.tokens import Caller, caller_of, marker_of, read_tokens
 from hapvr.steps.duplicates import outdated_pairs
 from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
@@ -87,7 +86,10 @@ class Service:
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
-        self.tokens = Tokens(None if token_file is None else read_tokens(token_file))
+        self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
+        self.ticket = (
+            "" if token_file is None else secrets.token_hex()
+        )  # for pictures and videos, until the service ends
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
         self.uploads = Path()  # where files that are sent lie
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
@@ -95,14 +97,10 @@ class Service:
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
-        status, answer = job.status, None
-        failure = {"error": "", "code": ""}
+        status, failure = job.status, {"error": "", "code": ""}
         if status == "failed" and job.error is not None:
             failure = describe(job.error)[1]
-        if status == "done":
-            found = job.task.result()
-            warnings = tuple(map(without_paths, found.warnings))
-            answer = replace(found, warnings=warnings, model=_shown_model(found.model))
+        answer = job.task.result() if status == "done" else None
         return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
 
 
@@ -166,7 +164,8 @@ async def search(request: Request, service: ServiceOf, place: PlaceOf, response:
             timed = service.metrics.timed
             with timed("read"):
                 job.query = read(index, job)
-            return index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
+            found = index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
+            return replace(found, warnings=tuple(map(without_paths, found.warnings)), model=_shown_model(found.model))
 
         def work(job: Job) -> SearchAnswer:
             index = service.collection.current()
@@ -191,8 +190,7 @@ async def search(request: Request, service: ServiceOf, place: PlaceOf, response:
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
     if asked.id is not None:
-        index.metadata(asked.id)
-        return index.searcher.read_id(asked.id)
+        return index.read_id(asked.id)
     return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
 
 
@@ -228,7 +226,7 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
         raise Refusal(
             409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
         )
-    said, text = {"model": _shown_model(found.task.result().model), "author": author, "note": note}, io.StringIO()
+    said, text = {"author": author, "note": note}, io.StringIO()
     rows = [row | said for row in answer_table([found.task.result()]).to_pylist()]
     rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
     write_csv([*SCHEMA.names, "author", "note"], rows, text)
@@ -286,20 +284,19 @@ def metrics(service: ServiceOf) -> Response:
 @router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
     """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
-    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.tokens.ticket}
+    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
     value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", **limits}
     try:
-        found = service.collection.current()
-        current = current_index(service.project.root)
+        searcher = service.collection.current().searcher
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
     return value | {
-        "videos": found.searcher.num_videos,
-        "model": _shown_model(found.searcher.model),
-        "untrained": found.searcher.untrained,
-        "since": current.since,
-        "recall": current.recall,
-        "warnings": [without_paths(text) for text in found.searcher.warnings],
+        "videos": searcher.num_videos,
+        "model": _shown_model(searcher.model),
+        "untrained": searcher.untrained,
+        "since": searcher.current.since,
+        "recall": searcher.current.recall,
+        "warnings": [without_paths(text) for text in searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }
 
@@ -354,7 +351,7 @@ def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> A
     return {
         "total": len(rows),
         "groups": rows[wanted.offset : wanted.offset + wanted.limit],
-        "shards_searched": len(shards - outdated_pairs(index.project).keys()),
+        "shards_searched": len(shards - outdated_pairs(index.searcher.project).keys()),
         "shards": len(shards),
     }
 
@@ -420,21 +417,16 @@ async def picture(
 
 
 @router.get("/pairs", response_model=answers.Marks)
-def marks(service: ServiceOf) -> Any:
+def marks(service: ServiceOf, index: IndexOf) -> Any:
     """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
-    try:
-        index = service.collection.current()
-    except HapvrError:
-        index = None
 
-    def known(row: Mark) -> bool:
-        return index is not None and all(
-            name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
-            for name, digest in zip(row.names, (row.first, row.second), strict=True)
-        )
+    def known(name: str, digest: str) -> bool:
+        return name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
 
     rows = read_marks(service.project.root).rows()
-    return {"marks": [asdict(row) | {"in_collection": known(row)} for row in rows]}
+    return {
+        "marks": [asdict(row) | {"in_collection": all(map(known, row.names, (row.first, row.second)))} for row in rows]
+    }
 
 
 @router.patch("/pairs", response_model=answers.Marked)
@@ -465,14 +457,12 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
     people said of the pair."""
-    for video_id in filter(None, (pair.query, pair.reference)):
-        index.metadata(video_id)
     job = service.jobs.get(pair.job) if pair.job is not None else None
-    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+    content, deadline = index.metadata(pair.reference).sha256, Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compared() -> tuple[FrameMatrix, str]:
-        query = index.searcher.read_id(pair.query or "") if job is None else _query_of(job)
-        verdict = read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
+        query = index.read_id(pair.query or "") if job is None else _query_of(job)
+        verdict = read_marks(service.project.root).verdict(query.sha256, content)
         found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
         return found, verdict or ""
 

@@ -6,8 +6,6 @@ import hashlib
 import hmac
 import os
 import re
-import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +31,7 @@ class Caller:
 
 
 ANYBODY = Caller(LOCAL_USER, may_mark=True)
+TICKET_HOLDER = Caller("ticket", may_mark=False)
 
 
 def read_tokens(path: Path) -> dict[str, Caller]:
@@ -60,34 +59,19 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     return found
 
 
-class Tokens:
-    """Tells who asks. bearers: see `read_tokens`; None where everybody may do everything.
-
-    ticket: lets a browser load videos and pictures, for which it sends no headers, until the service ends; "" where it needs none.
-    """
-
-    def __init__(self, bearers: Mapping[str, Caller] | None) -> None:
-        self._bearers = bearers
-        self.ticket = "" if bearers is None else secrets.token_hex()
-
-    def bearer(self, token: str) -> Caller | None:
-        """Whose token this is; nobody's if it is empty."""
-        if self._bearers is None:
-            return ANYBODY
-        return self._bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
-
-
 async def caller_of(
     request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
 ) -> Caller:
-    """Who sent a request. Raises Refusal `no_token` for nobody that is known."""
-    tokens: Tokens = request.app.state.service.tokens
-    found = tokens.bearer(given.credentials if given else "")
+    """Who sent a request: by a token, or by the ticket for what a browser loads without headers. Raises Refusal `no_token`
+    for nobody that is known."""
+    service = request.app.state.service
+    if service.bearers is None:
+        return ANYBODY
+    token = given.credentials if given else ""
+    found: Caller | None = service.bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
     if found is None and request.url.path.startswith(("/media/", "/thumbnails/")):
         ticket = request.query_params.get("ticket", "")
-        found = (
-            Caller("ticket", may_mark=False) if hmac.compare_digest(ticket.encode(), tokens.ticket.encode()) else None
-        )
+        found = TICKET_HOLDER if hmac.compare_digest(ticket.encode(), service.ticket.encode()) else None
     if found is None:
         sentence = "token: this service answers to those with a token; send it as `Authorization: Bearer TOKEN`"
         raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})

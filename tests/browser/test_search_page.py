@@ -82,7 +82,7 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     expect(page.locator(".headline")).to_have_text("1 video matches")
     expect(page.get_by_alt_text("the query", exact=True)).to_be_visible()
     tail = page.locator("details.tail")
-    expect(tail.locator("summary")).to_have_text("9 more that do not match")
+    expect(tail.locator("> summary")).to_have_text("9 more that do not match")
     assert tail.locator(".result").first.is_hidden()
     page.wait_for_function(
         "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => one.naturalWidth)"

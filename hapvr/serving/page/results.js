@@ -58,7 +58,7 @@ function missing(job) {
   const [input, suggestions] = videoInput({ required: true });
   const said = element("div", { role: "status" });
   const asked = (event) => { event.preventDefault(); explain(job, input.value.trim(), said); };
-  return element("details", { class: "tail" }, element("summary", {}, "Why was a video not found?"),
+  return element("details", { class: "keep" }, element("summary", {}, "Why was a video not found?"),
     element("form", { class: "card search", onsubmit: asked },
       element("label", { class: "field" }, element("span", {}, "A video of the collection"),
         element("div", { class: "row" }, input, element("button", { type: "submit" }, "Explain"))), suggestions, said));
