@@ -45,7 +45,6 @@ class Explained(BaseModel):
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures and videos."""
 
-    busy: int
     problem: str
     max_bytes: int
     ticket: str

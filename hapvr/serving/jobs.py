@@ -51,8 +51,10 @@ class Job:
 
     @property
     def error(self) -> BaseException | None:
-        """Why a job that has ended has no answer."""
-        return self.deadline.error() if self.task.cancelled() else self.task.exception()
+        """Why a job has ended without an answer; None where it has one, or has not ended."""
+        if self.task.cancelled():
+            return self.deadline.error()
+        return self.task.exception() if self.task.done() else None
 
     def cancel(self) -> None:
         """End a search that waits or runs; one that has ended stays as it is."""

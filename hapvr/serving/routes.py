@@ -97,11 +97,9 @@ class Service:
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
-        status, failure = job.status, {"error": "", "code": ""}
-        if status == "failed" and job.error is not None:
-            failure = describe(job.error)[1]
-        answer = job.task.result() if status == "done" else None
-        return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
+        failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
+        answer = job.task.result() if job.status == "done" else None
+        return {"job": job.id, "status": job.status, "query": job.name, **failure, "answer": answer}
 
 
 def service_of(request: Request) -> Service:
@@ -181,7 +179,7 @@ async def search(request: Request, service: ServiceOf, place: PlaceOf, response:
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
     await asyncio.wait([job.task], timeout=ANSWER_WITHIN_S)
-    if job.status == "failed" and job.error is not None:
+    if job.error is not None:
         raise job.error
     if job.status != "done":
         response.status_code, response.headers["location"] = 202, f"/jobs/{job.id}"
@@ -284,8 +282,7 @@ def metrics(service: ServiceOf) -> Response:
 @router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
     """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
-    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
-    value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", **limits}
+    value: dict[str, Any] = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
     try:
         searcher = service.collection.current().searcher
     except DataError as error:
