@@ -22,7 +22,7 @@ export function videoInput(properties) {
     suggestions.replaceChildren(...found.videos.map((video) => element("option", { value: video.id })));
   };
   input.addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(suggest, 150); });
-  suggest();
+  input.addEventListener("focus", suggest, { once: true });
   return [input, suggestions];
 }
 
