@@ -250,7 +250,7 @@ def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, t
         page.get_by_role("link", name="Marks").click()
         expect(page.locator("tbody tr")).to_contain_text("anna")
         search_for(page, service, "in/short.mp4")
-        expect(page.locator(".badge")).to_contain_text("match by anna, 20")
+        expect(page.locator(".badge.match")).to_contain_text("match by anna, 20")
         page.wait_for_function("() => document.querySelector('.result img').naturalWidth > 0")
         page.get_by_text("Keep this answer").click()
         page.get_by_label("Author").fill("Anna")
