@@ -57,7 +57,7 @@ class QueryOptions(_Request):
 class UploadSearch(QueryOptions):
     """name: of the file that is the body; its suffix says whether it is a still picture."""
 
-    name: SomeName
+    name: Name = ""
 
 
 class NamedSearch(QueryOptions):

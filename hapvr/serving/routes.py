@@ -129,19 +129,17 @@ MarkerOf = Annotated[Caller, Depends(marker_of)]
 
 FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
 _SENT = {"application/json": {"schema": NamedSearch.model_json_schema()}, FILE: {"schema": _BYTES}}
-_OF_FILES = [
-    {"name": name, "in": "query", "schema": schema, "description": "With a file as the body"}
-    for name, schema in UploadSearch.model_json_schema()["properties"].items()
-]
 
 
 @router.post(
     "/search",
     response_model=answers.JobState,
     responses={202: {"model": answers.JobState, "description": "Not done yet: ask for the job"}},
-    openapi_extra={"requestBody": {"required": True, "content": _SENT}, "parameters": _OF_FILES},
+    openapi_extra={"requestBody": {"required": True, "content": _SENT}},
 )
-async def search(request: Request, service: ServiceOf, place: PlaceOf, response: Response) -> Any:
+async def search(
+    request: Request, service: ServiceOf, place: PlaceOf, sent: Annotated[UploadSearch, Query()], response: Response
+) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
@@ -150,7 +148,6 @@ async def search(request: Request, service: ServiceOf, place: PlaceOf, response:
             read = partial(_read_named, service, named)
             held.enter_context(place)
         else:
-            sent = UploadSearch.model_validate(dict(request.query_params))
             job = Job(shown_name(sent.name), sent.options())
             path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
             read = partial(_read_upload, service, path)
