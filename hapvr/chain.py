@@ -181,12 +181,12 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
         found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
         return found
     from hapvr.steps.duplicates import outdated_groups, outdated_pairs
-    from hapvr.steps.watch_lists import unwatched_shards
+    from hapvr.steps.watch_lists import unwatched_shards, watch_lists
 
     if project.config.automation.duplicates:
         found["duplicate_pairs"], groups = outdated_pairs(project), outdated_groups(project)
         found["duplicate_groups"] = {"": groups} if groups and not found["duplicate_pairs"] else {}
-    if project.config.watch.lists:
+    if watch_lists(project):
         found["watch_matches"] = unwatched_shards(project)
     return found
 

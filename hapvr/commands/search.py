@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hapvr.scorer.calibration import Verdict
-    from hapvr.scorer.segments import Segment
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.labelling import Pair
     from hapvr.search.match import Match, Query, SearchAnswer
-    from hapvr.search.votes import Window
-    from hapvr.steps.explanation import Explanation
     from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet")
@@ -117,7 +114,7 @@ def search(
     if explained is not None:
         found = [explain(searcher, read(name), explained, options) for name, read in asked]
         values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
-        text = "\n".join(line for one in found for line in _explanation_lines(one))
+        text = "\n".join(line for one in found for line in one.lines())
         return show({"config": str(config), "explanations": values}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
@@ -213,14 +210,15 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
+    from hapvr.search.match import chance
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
+    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards, watch_lists
 
     project = open_project(config, set_)
-    if not project.config.watch.lists:
-        raise ConfigError("watch.lists: the configuration has none; see docs/search.md, section watch lists")
+    if not watch_lists(project):
+        raise ConfigError("watch.lists: there is no watch list; see docs/search.md, section watch lists")
     keys = list(unwatched_shards(project))
     failed: dict[str, str] = {}
     if keys:
@@ -235,7 +233,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     lines += [f"warning  {warning}"] if warning else []
     lines += [
-        f"{row['watch_list']:<16}  {row['verdict']:<8}  {_chance(row['probability'])}  {row['query']} - {row['video_id']}"
+        f"{row['watch_list']:<16}  {row['verdict']:<8}  {chance(row['probability'])}  {row['query']} - {row['video_id']}"
         f"{'  the same file' if row['query_sha256'] == row['video_sha256'] else ''}"
         for row in rows
     ]
@@ -317,58 +315,24 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     return lines
 
 
-def _explanation_lines(found: Explanation) -> list[str]:
-    """What a person reads of why a video is shown or not."""
-    from hapvr.scorer.inner_pictures import IN_A_PART
-
-    lines = [f"query    {found.query}", f"video    {found.video_id}: {found.outcome}"]
-    if found.rank is not None:
-        lines.append(f"rank     {found.rank}  {_chance(found.probability)}")
-    for view in found.views:
-        where, said = IN_A_PART if view.found.view else "in the whole picture", view.found.candidate
-        lines.append(
-            f"view     {where}: {'a' if view.is_candidate else 'no'} candidate, similarity {view.found.similarity:+.3f}; "
-            f"{said.num_voting} of {said.num_asked} frames vote for one offset; "
-            f"{said.num_hashed} of {said.num_asked_hashes} hashes are near, {said.num_aligned} at one offset"
-        )
-        lines += [f"{'':9}votes {one.votes:.2f}  {_times(one)}" for one in said.windows]
-        lines += [f"{'':9}common part  {_times(part)}" for part in view.segments]
-        lines += [f"{'':9}log odds {added:+6.2f}  {name}" for name, added in view.log_odds.items() if added]
-    return lines
-
-
-def _times(part: Segment | Window) -> str:
-    from hapvr.scorer.segments import clock
-
-    return (
-        f"query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
-        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}"
-    )
-
-
 def _match_lines(match: Match) -> list[str]:
     from hapvr.scorer.inner_pictures import IN_A_PART
+    from hapvr.search.match import chance, times
 
-    chance = _chance(match.probability)
     marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
-    marked += f"  {IN_A_PART}" * match.inner_picture
+    marked += f"  {IN_A_PART}" * match.inner_picture + "  offline" * match.offline
     shown = ""
     if match.query_covered is not None and match.reference_covered is not None and match.segments:
         shown = f"  covers {100 * match.query_covered:.0f} % of the query, {100 * match.reference_covered:.0f} % of the video"
     verdict = f"{match.verdict or '':<8}"
-    lines = [f"{match.rank:>4}  {verdict}  {chance}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"]
+    lines = [
+        f"{match.rank:>4}  {verdict}  {chance(match.probability)}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"
+    ]
     lines += [
-        f"{'':33}{_times(part)}  ({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
+        f"{'':33}{times(part)}  ({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
         for part in match.segments
     ]
     return lines
-
-
-def _chance(probability: float | None) -> str:
-    """A probability; only what is certain has 100.0 %."""
-    if probability is None:
-        return " " * 7
-    return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
 
 
 def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None]) -> list[str]:
@@ -389,10 +353,12 @@ def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None])
 
 
 def _pair_lines(pairs: list[DuplicatePair], verdicts: Sequence[Verdict | None]) -> list[str]:
+    from hapvr.search.match import chance
+
     counts = Counter(pair.kind for pair in pairs)
     lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
     return lines + [
-        f"{pair.kind:<13}  {verdict or '':<8}  {_chance(pair.probability)}  "
+        f"{pair.kind:<13}  {verdict or '':<8}  {chance(pair.probability)}  "
         f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} ({100 * pair.second_covered:.0f} %)"
         f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
         for pair, verdict in zip(pairs, verdicts, strict=True)

@@ -21,8 +21,9 @@ from pydantic import TypeAdapter, computed_field
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.calibration import Verdict
-from hapvr.scorer.segments import Segment
+from hapvr.scorer.segments import Segment, clock
 from hapvr.scorer.videos import SampledFeatures
+from hapvr.search.votes import Window
 
 MOMENT_S = 1.0
 """How far before and after a moment the query goes that is named by one second."""
@@ -132,6 +133,7 @@ class Match:
     None where no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since:
     who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
     inner_picture: whether a part of the query's picture matches rather than the whole, see `hapvr.scorer.inner_pictures`.
+    offline: whether the video's file is not where it was, as while its drive is away.
     """
 
     query: str
@@ -148,6 +150,7 @@ class Match:
     verdict: Verdict | None = None
     same_file: bool = False
     inner_picture: bool = False
+    offline: bool = False
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's way
     @property
@@ -227,6 +230,21 @@ def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = F
     if probability >= DEFAULT_PRECISION:
         return "match"
     return "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
+
+
+def chance(probability: float | None) -> str:
+    """A probability as people read it; only what is certain has 100.0 %."""
+    if probability is None:
+        return " " * 7
+    return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
+
+
+def times(part: Segment | Window) -> str:
+    """A common part, or where votes agree on one, as people read it."""
+    return (
+        f"query {clock(part.query_start_s)}-{clock(part.query_end_s)} = "
+        f"{clock(part.reference_start_s)}-{clock(part.reference_end_s)}"
+    )
 
 
 def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:

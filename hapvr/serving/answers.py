@@ -36,10 +36,15 @@ class JobState(Problem):
     answer: SearchAnswer | None
 
 
+class Explained(BaseModel):
+    """lines: a label in the first nine columns, which may be blank, and a text."""
+
+    lines: list[str]
+
+
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures and videos."""
 
-    busy: int
     problem: str
     max_bytes: int
     ticket: str
@@ -71,21 +76,24 @@ class Videos(BaseModel):
 
 
 class WatchMatch(BaseModel):
-    """A video that shows footage of a query of a watch list. segments: the surest common part, if there is one."""
+    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one."""
 
     watch_list: str
     query: str
-    query_sha256: str
     query_id: str
-    reference: str
+    query_sha256: str
+    video_id: str
     similarity: float
     probability: float | None
     verdict: str
     same_file: bool
-    query_covered: float | None
-    reference_covered: float | None
-    segments: list[dict[str, float]]
     mark: str
+    query_covered: float | None
+    video_covered: float | None
+    query_start_s: float | None
+    query_end_s: float | None
+    video_start_s: float | None
+    video_end_s: float | None
     model: str
     since: str
 
@@ -96,6 +104,12 @@ class WatchMatches(BaseModel):
     total: int
     lists: list[str]
     matches: list[WatchMatch]
+
+
+class WatchListMade(BaseModel):
+    """name: of the list."""
+
+    name: str
 
 
 class GroupedVideo(VideoRow):
@@ -110,17 +124,14 @@ class GroupedVideo(VideoRow):
     same_file: bool = False
     query_covered: float | None = None
     reference_covered: float | None = None
-    query_start_s: float | None = None
-    reference_start_s: float | None = None
 
 
 class Group(BaseModel):
-    """Copies, or a pair of another kind. differing: fields in which its videos differ."""
+    """Copies, or a pair of another kind. probability: the least of them all."""
 
     kind: str
     group: str
     probability: float
-    differing: list[str]
     members: list[GroupedVideo]
 
 
@@ -156,10 +167,9 @@ class Marks(BaseModel):
 
 
 class Marked(BaseModel):
-    """mark: what is said now. before: what was taken back."""
+    """mark: what is said now."""
 
     mark: Verdict | None
-    before: Verdict | None = None
 
 
 class Matrix(BaseModel):

@@ -13,6 +13,7 @@ from hapvr.errors import DataError, HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.search.marks import read_marks
+from hapvr.search.match import Query
 from hapvr.steps.pictures import StoredPictures
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -28,7 +29,6 @@ _LOG = logging.getLogger(__name__)
 class OpenIndex:
     """One version of the index. state: says which version that is. changed_s: when it was written, since 1970."""
 
-    project: Project
     searcher: Searcher
     state: str
     changed_s: float
@@ -41,22 +41,18 @@ class OpenIndex:
 
     @cached_property
     def pictures(self) -> StoredPictures:
-        return StoredPictures(self.project, self.searcher.collection.shard_of)
+        return StoredPictures(self.searcher.project, self.searcher.collection.shard_of)
 
     @cached_property
     def video_ids(self) -> list[str]:
         return self.searcher.collection.video_ids()
 
-    def check(self, video_id: str) -> None:
-        """Raise VideoError `unknown_id` unless the index has the video."""
+    def metadata(self, video_id: str) -> VideoMetadata:
+        """What is known of a video. Raises VideoError `unknown_id` for one that the index does not have."""
         if video_id not in self.searcher.collection.shard_of:
             raise VideoError(
                 "unknown_id", f"search: the collection has no video {video_id!r:.200}; write its id in full"
             )
-
-    def metadata(self, video_id: str) -> VideoMetadata:
-        """What is known of a video. Raises VideoError `unknown_id`."""
-        self.check(video_id)
         return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:
@@ -64,34 +60,28 @@ class OpenIndex:
         metadata = self.metadata(video_id)
         return vars(metadata) | {"id": video_id, "playable": metadata.path is not None}
 
+    def read_id(self, video_id: str) -> Query:
+        """A video as a query. Raises VideoError `unknown_id`."""
+        self.metadata(video_id)
+        return self.searcher.read_id(video_id)
+
     def watched(self, watch_list: str) -> list[dict[str, Any]]:
         """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.
 
-        query_id: of a query that is a video of the index, otherwise "". segments: the surest common part, if there is one.
+        query_id: of a query that is a video of the index, otherwise "".
         """
-        marks = read_marks(self.project.root)
-        rows = [row for row in all_matches(self.project) if watch_list in ("", row["watch_list"])]
+        marks, known = read_marks(self.searcher.project.root), self.searcher.collection.shard_of
+        rows = [row for row in all_matches(self.searcher.project) if row["video_id"] in known]
         return [
             row
             | {
                 "same_file": row["query_sha256"] == row["video_sha256"],
-                "query_id": row["query"] if row["query"] in self.searcher.collection.shard_of else "",
-                "reference": row["video_id"],
-                "reference_covered": row["video_covered"],
-                "segments": [] if row["query_start_s"] is None else [_segment(row)],
+                "query_id": row["query"] if row["query"] in known else "",
                 "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
             }
             for row in sorted(rows, key=lambda row: row["since"], reverse=True)
-            if row["video_id"] in self.searcher.collection.shard_of
+            if watch_list in ("", row["watch_list"])
         ]
-
-
-def _segment(row: dict[str, Any]) -> dict[str, float]:
-    return {
-        f"{side}_{end}_s": row[f"{stored}_{end}_s"]
-        for side, stored in (("query", "query"), ("reference", "video"))
-        for end in ("start", "end")
-    }
 
 
 class Collection:
@@ -133,7 +123,7 @@ class Collection:
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self.opened is None or state != self.opened.state:
                 changed_s = root.modified_s(f"{current.place}/index.json")
-                self.opened = OpenIndex(self.project, Searcher.open(self.project, model=self._model), state, changed_s)
+                self.opened = OpenIndex(Searcher.open(self.project, model=self._model), state, changed_s)
                 self.opened.searcher.verify_in_background(self._verified)
                 _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
             else:

@@ -3,19 +3,17 @@ people who have no Dagster."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from hapvr.errors import HapvrError
 from hapvr.scorer.access import Deadline
-from hapvr.search.duplicates import KINDS, DuplicatePair, GroupMember
+from hapvr.search.duplicates import KINDS, DuplicatePair
 from hapvr.search.match import verdict_of
 from hapvr.serving.answers import DuplicateJobState
 from hapvr.serving.collection import OpenIndex
-from hapvr.serving.refusals import without_paths
+from hapvr.serving.refusals import describe
 from hapvr.serving.requests import DuplicateFilter
 from hapvr.steps.duplicates import (
     copy_groups,
@@ -25,17 +23,26 @@ from hapvr.steps.duplicates import (
     outdated_pairs,
 )
 
-SAME_DURATION_S = 0.5
-_LOG = logging.getLogger(__name__)
-
 
 def listed(index: OpenIndex, wanted: DuplicateFilter) -> list[dict[str, Any]]:
     """Groups of copies, then pairs of the other kinds, the largest and surest first."""
-    pairs = duplicate_pairs(index.project, index.searcher, min_probability=wanted.min_probability)
-    by_ids = {(pair.first, pair.second): pair for pair in pairs}
-    groups = groupby(copy_groups(index.searcher, pairs), key=lambda member: member.group)
-    rows = [_group(name, list(members), by_ids, index) for name, members in groups]
-    rows += [_pair(pair, index) for pair in pairs if pair.kind != "copy"]
+    pairs = duplicate_pairs(index.searcher.project, index.searcher, min_probability=wanted.min_probability)
+    by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
+
+    def shown(video_id: str, medoid: str) -> dict[str, Any]:
+        row = index.video_row(video_id) | {"medoid": video_id == medoid}
+        return row if video_id == medoid else row | _seen_from(medoid, by_ids[frozenset((medoid, video_id))])
+
+    rows = []
+    for name, group in groupby(copy_groups(index.searcher, pairs), key=lambda member: member.group):
+        members = list(group)
+        medoid = next(member.video_id for member in members if member.medoid)
+        copies = [shown(one.video_id, medoid) | {"keep": one.keep, "reason": one.reason} for one in members]
+        rows.append({"kind": "copy", "group": name, "members": copies})
+    for pair in pairs:
+        if pair.kind != "copy":
+            both = [shown(one, pair.first) for one in (pair.first, pair.second)]
+            rows.append({"kind": pair.kind, "group": "", "members": both})
 
     def admitted(row: Mapping[str, Any]) -> bool:
         inside = any(one["id"].startswith(wanted.folder) for one in row["members"])
@@ -45,52 +52,22 @@ def listed(index: OpenIndex, wanted: DuplicateFilter) -> list[dict[str, Any]]:
         members = row["members"]
         return KINDS.index(row["kind"]), -len(members), -row["probability"], [one["id"] for one in members]
 
+    for row in rows:
+        row["probability"] = min(one["probability"] for one in row["members"] if not one["medoid"])
     return sorted(filter(admitted, rows), key=place)
 
 
-def _group(
-    name: str, members: Sequence[GroupMember], by_ids: Mapping[tuple[str, str], DuplicatePair], index: OpenIndex
-) -> dict[str, Any]:
-    medoid = next(member.video_id for member in members if member.medoid)
-    rows = []
-    for member in members:
-        row = index.video_row(member.video_id) | {"keep": member.keep, "reason": member.reason, "medoid": member.medoid}
-        if not member.medoid:
-            row |= _seen_from(by_ids[min(medoid, member.video_id), max(medoid, member.video_id)], medoid)
-        rows.append({"mark": ""} | row)
-    return _row("copy", name, rows)
-
-
-def _pair(pair: DuplicatePair, index: OpenIndex) -> dict[str, Any]:
-    first, second = (index.video_row(one) | {"medoid": one == pair.first} for one in (pair.first, pair.second))
-    return _row(pair.kind, "", [first, second | _seen_from(pair, pair.first)])
-
-
-def _row(kind: str, group: str, members: list[dict[str, Any]]) -> dict[str, Any]:
-    probability = min(row["probability"] for row in members if "probability" in row)
-    differing = [
-        field for field in ("width_px", "height_px", "codec", "num_bytes") if len({row[field] for row in members}) > 1
-    ]
-    seconds = [row["duration_s"] or 0.0 for row in members]
-    if max(seconds) - min(seconds) > SAME_DURATION_S:
-        differing.append("duration_s")
-    return {"kind": kind, "group": group, "probability": probability, "differing": differing, "members": members}
-
-
-def _seen_from(pair: DuplicatePair, video_id: str) -> dict[str, Any]:
-    """What is said of a pair, how much of both sides the common parts cover, and where the first begins, with this video as
-    the query."""
-    sides = [(pair.first_covered, pair.first_start_s), (pair.second_covered, pair.second_start_s)]
-    query, reference = sides if pair.first == video_id else sides[::-1]
+def _seen_from(medoid: str, pair: DuplicatePair) -> dict[str, Any]:
+    """What is said of a pair, and how much of both sides the common parts cover, with the medoid as the query."""
+    covered = (pair.first_covered, pair.second_covered)
+    query_covered, reference_covered = covered if pair.first == medoid else covered[::-1]
     return {
         "probability": pair.probability,
         "mark": pair.mark,
         "verdict": verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file),
         "same_file": pair.same_file,
-        "query_covered": query[0],
-        "reference_covered": reference[0],
-        "query_start_s": query[1],
-        "reference_start_s": reference[1],
+        "query_covered": query_covered,
+        "reference_covered": reference_covered,
     }
 
 
@@ -121,16 +98,15 @@ class DuplicateJob:
 
         before = 0
         try:
-            counts = {key: len(index.searcher.collection.video_ids(key)) for key in outdated_pairs(index.project)}
+            counts = {
+                key: len(index.searcher.collection.video_ids(key)) for key in outdated_pairs(index.searcher.project)
+            }
             state.total = sum(counts.values())
             for key, count in counts.items():
-                make_duplicate_pairs(index.project, index.searcher, key, progress=progress)
+                make_duplicate_pairs(index.searcher.project, index.searcher, key, progress=progress)
                 before += count
-            make_duplicate_groups(index.project, index.searcher)
-        except HapvrError as error:
-            state.error = without_paths(str(error))
-        except Exception:
-            _LOG.exception("duplicates: unforeseen error")
-            state.error = "the search for duplicates failed; the log of the service says where. Please report it"
+            make_duplicate_groups(index.searcher.project, index.searcher)
+        except Exception as error:
+            state.error = describe(error)[1]["error"]
         finally:
             state.running = False

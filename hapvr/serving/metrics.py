@@ -50,11 +50,11 @@ class Metrics(Collector):
 
     def ended(self, job: Job) -> None:
         """Count a search that was started and has ended."""
-        if job.status == "done":
-            matches = job.future.result().matches
-            self._searches.labels((matches[0].verdict or "uncalibrated") if matches else "nothing").inc()
-        elif job.status == "failed" and job.error is not None:
+        if job.error is not None:
             self._searches.labels(describe(job.error)[1]["code"]).inc()
+        else:
+            matches = job.task.result().matches
+            self._searches.labels((matches[0].verdict or "uncalibrated") if matches else "nothing").inc()
 
     def text(self) -> bytes:
         """All values, in Prometheus' text format."""

@@ -23,6 +23,7 @@ STATUS_OF_REASON = {
     "unknown_id": 404,
     "too_large": 413,
     "canceled": 409,
+    "replaced": 410,
     "timeout": 504,
 }
 """Other reasons mean that a query cannot be used: 422."""
@@ -51,11 +52,10 @@ def without_paths(text: str) -> str:
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = 500, "unexpected", str(error)
-    if isinstance(error, Refusal):
-        status, code, sentence = error.status_code, error.code, str(error.detail)
-    elif isinstance(error, HTTPException):
-        status, code = error.status_code, "http"
-        sentence = f"{error.detail}; openapi.json lists what is answered"
+    if isinstance(error, HTTPException):
+        status, code, sentence = error.status_code, "http", f"{error.detail}; openapi.json lists what is answered"
+        if isinstance(error, Refusal):
+            code, sentence = error.code, str(error.detail)
     elif isinstance(error, RequestValidationError | ValidationError):
         status, code, sentence = 400, "wrong_request", explain(error)  # type: ignore[arg-type]  # FastAPI's has the same errors()
     elif isinstance(error, ArgumentError):

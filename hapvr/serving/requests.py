@@ -1,18 +1,12 @@
-"""What clients send: values that are checked, bodies bounded in size and time, files in a folder that no crash leaves behind."""
+"""What clients send: values that are checked, and bodies bounded in size and time."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -26,8 +20,6 @@ from hapvr.serving.refusals import Refusal
 from hapvr.steps.duplicates import LEAST_PROBABILITY
 from hapvr.steps.searcher import SearchOptions
 
-PREFIX = "hapvr-uploads-"
-LOCK = "in-use.lock"
 MAX_TOP = 10_000
 MAX_JSON_BYTES = 2**16
 GRACE_S = 20.0
@@ -57,20 +49,15 @@ class QueryOptions(_Request):
     segments: bool = True
 
     def options(self) -> SearchOptions:
-        """Raises ArgumentError, which is a ValueError, for values out of range."""
+        """Raises ArgumentError for values out of range."""
         values = self.model_dump(include={"top", "min_probability", "prior", "folder", "segments"})
         return SearchOptions(part=Part.named(self.at, self.from_, self.to), **values)
-
-    @model_validator(mode="after")
-    def _check(self) -> QueryOptions:
-        self.options()
-        return self
 
 
 class UploadSearch(QueryOptions):
     """name: of the file that is the body; its suffix says whether it is a still picture."""
 
-    name: SomeName
+    name: Name = ""
 
 
 class NamedSearch(QueryOptions):
@@ -168,21 +155,6 @@ class BoundedBody:
 def is_json(headers: Headers) -> bool:
     """Whether a request says that its body is JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-@contextmanager
-def upload_folder() -> Iterator[Path]:
-    """A folder for this service's uploads, which is removed at the end; those of services that were killed are removed first.
-
-    A lock in the folder says that its service lives; the system releases it however the service ends.
-    """
-    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(Timeout, OSError):
-            if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():
-                with FileLock(old / LOCK, timeout=0):
-                    shutil.rmtree(old)
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
-        yield Path(folder)
 
 
 def shown_name(name: str) -> str:

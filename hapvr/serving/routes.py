@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,9 @@ from starlette.responses import FileResponse
 
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
-from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.scorer.access import Deadline, access_from_environment, limits_from_environment
-from hapvr.search.collection import current_index
-from hapvr.search.marks import Mark, is_digest, read_marks, unmark
+from hapvr.search.marks import is_digest, read_marks, unmark
 from hapvr.search.marks import mark as keep_mark
 from hapvr.search.match import SCHEMA, FrameMatrix, SearchAnswer, answer_table
 from hapvr.search.match import Query as SearchQuery
@@ -39,15 +38,18 @@ from hapvr.serving.requests import (
     NamedSearch,
     Offset,
     PairOfVideos,
+    SomeName,
     UploadSearch,
     is_json,
     receive,
     shown_name,
     suffix_of,
 )
-from hapvr.serving.tokens import Caller, Tokens, caller_of, marker_of, read_tokens
+from hapvr.serving.tokens import Caller, caller_of, marker_of, read_tokens
 from hapvr.steps.duplicates import outdated_pairs
+from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
+from hapvr.steps.watch_lists import make_watch_list, watch_lists
 from hapvr.tables import write_csv
 
 READS_AT_ONCE = 4
@@ -84,23 +86,20 @@ class Service:
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
-        self.tokens = Tokens(None if token_file is None else read_tokens(token_file))
+        self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
+        self.ticket = (
+            "" if token_file is None else secrets.token_hex()
+        )  # for pictures and videos, until the service ends
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
-        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        self.uploads = Path()  # where files that are sent lie
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
 
     def shown(self, job: Job) -> dict[str, Any]:
         """A job as JSON. answer: with its matches, None until there is one; error, code: why there will be none."""
-        status, answer = job.status, None
-        failure = {"error": "", "code": ""}
-        if status == "failed" and job.error is not None:
-            failure = describe(job.error)[1]
-        if status == "done":
-            found = job.future.result()
-            warnings = tuple(map(without_paths, found.warnings))
-            answer = replace(found, warnings=warnings, model=_shown_model(found.model))
-        return {"job": job.id, "status": status, "query": job.name, **failure, "answer": answer}
+        failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
+        answer = job.task.result() if job.status == "done" else None
+        return {"job": job.id, "status": job.status, "query": job.name, **failure, "answer": answer}
 
 
 def service_of(request: Request) -> Service:
@@ -114,42 +113,42 @@ def index_of(request: Request) -> OpenIndex:
     return service_of(request).collection.current()
 
 
+async def place_of(request: Request) -> AbstractContextManager[None]:
+    """A place among the searches for the sender of a request, see `SearchJobs.place`."""
+    return service_of(request).jobs.place(request.client.host if request.client else "")
+
+
 ServiceOf = Annotated[Service, Depends(service_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
+PlaceOf = Annotated[AbstractContextManager[None], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]
 
 
 # Searches
 
 
-_SENT = {
-    "application/json": {"schema": NamedSearch.model_json_schema()},
-    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-}
-_OF_FILES = [
-    {"name": name, "in": "query", "schema": schema, "description": "With a file as the body"}
-    for name, schema in UploadSearch.model_json_schema()["properties"].items()
-]
+FILE, _BYTES = "application/octet-stream", {"type": "string", "format": "binary"}
+_SENT = {"application/json": {"schema": NamedSearch.model_json_schema()}, FILE: {"schema": _BYTES}}
 
 
 @router.post(
     "/search",
     response_model=answers.JobState,
     responses={202: {"model": answers.JobState, "description": "Not done yet: ask for the job"}},
-    openapi_extra={"requestBody": {"required": True, "content": _SENT}, "parameters": _OF_FILES},
+    openapi_extra={"requestBody": {"required": True, "content": _SENT}},
 )
-async def search(request: Request, service: ServiceOf, response: Response) -> Any:
+async def search(
+    request: Request, service: ServiceOf, place: PlaceOf, sent: Annotated[UploadSearch, Query()], response: Response
+) -> Any:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
-    place = service.jobs.place(request.client.host if request.client else "")
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
-            job, options = Job(named.query), named.options()
+            job = Job(named.query, named.options())
             read = partial(_read_named, service, named)
             held.enter_context(place)
         else:
-            sent = UploadSearch.model_validate(dict(request.query_params))
-            job, options = Job(shown_name(sent.name)), sent.options()
+            job = Job(shown_name(sent.name), sent.options())
             path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
             read = partial(_read_upload, service, path)
             held.enter_context(place)
@@ -160,7 +159,8 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
             timed = service.metrics.timed
             with timed("read"):
                 job.query = read(index, job)
-            return index.searcher.answer(job.query, options, deadline=job.deadline, timed=timed)
+            found = index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
+            return replace(found, warnings=tuple(map(without_paths, found.warnings)), model=_shown_model(found.model))
 
         def work(job: Job) -> SearchAnswer:
             index = service.collection.current()
@@ -175,8 +175,8 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
         held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
         service.jobs.start(job, work, release=held.pop_all().close)
-    await _ended(job, ANSWER_WITHIN_S)
-    if job.status == "failed" and job.error is not None:
+    await asyncio.wait([job.task], timeout=ANSWER_WITHIN_S)
+    if job.error is not None:
         raise job.error
     if job.status != "done":
         response.status_code, response.headers["location"] = 202, f"/jobs/{job.id}"
@@ -185,8 +185,7 @@ async def search(request: Request, service: ServiceOf, response: Response) -> An
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
     if asked.id is not None:
-        index.check(asked.id)
-        return index.searcher.read_id(asked.id)
+        return index.read_id(asked.id)
     return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
 
 
@@ -202,7 +201,7 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
 async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
-    await _ended(found, min(wait_s, MAX_WAIT_S))
+    await asyncio.wait([found.task], timeout=min(wait_s, MAX_WAIT_S))
     return service.shown(found)
 
 
@@ -222,24 +221,35 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
         raise Refusal(
             409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
         )
-    said, text = {"model": _shown_model(found.future.result().model), "author": author, "note": note}, io.StringIO()
-    rows = [row | said for row in answer_table([found.future.result()]).to_pylist()]
+    said, text = {"author": author, "note": note}, io.StringIO()
+    rows = [row | said for row in answer_table([found.task.result()]).to_pylist()]
     rows = [{name: _no_formula(value) for name, value in row.items()} for row in rows]
     write_csv([*SCHEMA.names, "author", "note"], rows, text)
     return Response(text.getvalue(), media_type="text/csv")
 
 
+@router.get("/jobs/{job_id}/explanation")
+async def explanation(
+    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
+) -> answers.Explained:
+    """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches once more."""
+    index.metadata(reference)
+    job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
+    work = partial(explain, index.searcher, _query_of(job), reference, job.options, deadline=deadline)
+    with place:
+        return answers.Explained(lines=(await anyio.to_thread.run_sync(work, limiter=service.reading)).lines())
+
+
+def _query_of(job: Job) -> SearchQuery:
+    """What was searched for. Raises Refusal `gone` where it could not be read."""
+    if job.query is None:
+        raise Refusal(410, "gone", "jobs: the query of this search could not be read; search again")
+    return job.query
+
+
 def _no_formula(value: Any) -> Any:
     """A cell that a spreadsheet takes for text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
-
-
-async def _ended(job: Job, wait_s: float) -> None:
-    """Wait for the end of a job, but not longer."""
-    if wait_s > 0 and not job.future.done():
-        end = asyncio.wrap_future(job.future)
-        end.add_done_callback(lambda found: found.cancelled() or found.exception())  # `Job.error` tells it, not a log
-        await asyncio.wait([end], timeout=wait_s)
 
 
 # The collection
@@ -269,20 +279,18 @@ def metrics(service: ServiceOf) -> Response:
 @router.get("/index", response_model=answers.IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
     """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
-    limits = {"max_bytes": service.limits.max_bytes, "ticket": service.tokens.ticket()}
-    value: dict[str, Any] = {"busy": service.jobs.busy, "problem": "", **limits}
+    value: dict[str, Any] = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
     try:
-        found = service.collection.current()
-        current = current_index(service.project.root)
+        searcher = service.collection.current().searcher
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
     return value | {
-        "videos": found.searcher.num_videos,
-        "model": _shown_model(found.searcher.model),
-        "untrained": found.searcher.untrained,
-        "since": current.since,
-        "recall": current.recall,
-        "warnings": [without_paths(text) for text in found.searcher.warnings],
+        "videos": searcher.num_videos,
+        "model": _shown_model(searcher.model),
+        "untrained": searcher.untrained,
+        "since": searcher.current.since,
+        "recall": searcher.current.recall,
+        "warnings": [without_paths(text) for text in searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }
 
@@ -309,8 +317,25 @@ def video(index: IndexOf, video_id: str) -> Any:
 def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     rows = index.watched(watch_list)
-    names = [one.name for one in service.project.config.watch.lists]
+    names = [one.name for one in watch_lists(service.project)]
     return {"total": len(rows), "lists": names, "matches": rows[offset : offset + limit]}
+
+
+@router.post("/watch", status_code=201, openapi_extra={"requestBody": {"content": {FILE: {"schema": _BYTES}}}})
+async def watch_for(
+    request: Request, service: ServiceOf, index: IndexOf, place: PlaceOf, job: SomeName, _: MarkerOf
+) -> answers.WatchListMade:
+    """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file that was sent; else of
+    the file where it is."""
+    query, sent = _query_of(service.jobs.get(job)), service.uploads / secrets.token_hex(8)
+    with place, ExitStack() as held:
+        held.callback(sent.unlink, missing_ok=True)
+        await receive(request, sent)
+        file: Path | None = sent
+        if not sent.stat().st_size:
+            file = index.metadata(query.video_id).path if query.video_id else service.access.local_path(query.name)
+        make = partial(make_watch_list, service.project, query, file or sent, max_bytes=service.limits.max_bytes)
+        return answers.WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
 
 
 @router.get("/duplicates", response_model=answers.Groups, response_model_exclude_unset=True)
@@ -320,7 +345,7 @@ def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> A
     return {
         "total": len(rows),
         "groups": rows[wanted.offset : wanted.offset + wanted.limit],
-        "shards_searched": len(shards - outdated_pairs(index.project).keys()),
+        "shards_searched": len(shards - outdated_pairs(index.searcher.project).keys()),
         "shards": len(shards),
     }
 
@@ -366,7 +391,7 @@ async def picture(
     width: Annotated[int, Query(ge=16, le=640)] = 192,
 ) -> Response:
     """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of one colour."""
-    index.check(video_id)
+    index.metadata(video_id)
 
     def made() -> bytes | None:
         pictures, small = index.pictures, io.BytesIO()
@@ -386,24 +411,19 @@ async def picture(
 
 
 @router.get("/pairs", response_model=answers.Marks)
-def marks(service: ServiceOf) -> Any:
+def marks(service: ServiceOf, index: IndexOf) -> Any:
     """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
-    try:
-        index = service.collection.current()
-    except HapvrError:
-        index = None
 
-    def known(row: Mark) -> bool:
-        return index is not None and all(
-            name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
-            for name, digest in zip(row.names, (row.first, row.second), strict=True)
-        )
+    def known(name: str, digest: str) -> bool:
+        return name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
 
     rows = read_marks(service.project.root).rows()
-    return {"marks": [asdict(row) | {"in_collection": known(row)} for row in rows]}
+    return {
+        "marks": [asdict(row) | {"in_collection": all(map(known, row.names, (row.first, row.second)))} for row in rows]
+    }
 
 
-@router.patch("/pairs", response_model=answers.Marked, response_model_exclude_unset=True)
+@router.patch("/pairs", response_model=answers.Marked)
 def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf) -> Any:
     """Say that two videos match or do not, or take that back."""
 
@@ -421,9 +441,9 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
             )
     second, root = digest(asked.reference), service.project.root
     if asked.mark is None:
-        gone = unmark(root, first, second)
-        return {"mark": None, "before": None if gone is None else gone.verdict}
-    keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
+        unmark(root, first, second)
+    else:
+        keep_mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
     return {"mark": asked.mark}
 
 
@@ -431,25 +451,14 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
     people said of the pair."""
-    for video_id in filter(None, (pair.query, pair.reference)):
-        index.check(video_id)
     job = service.jobs.get(pair.job) if pair.job is not None else None
-    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+    content, deadline = index.metadata(pair.reference).sha256, Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compared() -> tuple[FrameMatrix, str]:
-        query = index.searcher.read_id(pair.query or "") if job is None else job.query
-        if query is None:
-            raise Refusal(410, "gone", "pairs: the query of this search could not be read; search again")
-        verdict = read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
+        query = index.read_id(pair.query or "") if job is None else _query_of(job)
+        verdict = read_marks(service.project.root).verdict(query.sha256, content)
         found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
         return found, verdict or ""
 
     found, verdict = await anyio.to_thread.run_sync(compared, limiter=service.reading)
-    return {
-        "query_times_s": found.query_times_s,
-        "reference_times_s": found.reference_times_s,
-        "threshold": found.threshold,
-        "segments": [asdict(segment) for segment in found.segments],
-        "values": np.round(found.values, 3).tolist(),
-        "mark": verdict,
-    }
+    return vars(found) | {"values": np.round(found.values, 3).tolist(), "mark": verdict}

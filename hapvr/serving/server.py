@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,7 +22,7 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.requests import BoundedBody, upload_folder
+from hapvr.serving.requests import BoundedBody
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
@@ -88,12 +89,8 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
-def create_app(
-    project: Project, *, any_host: bool = False, model: str | None = None, token_file: Path | None = None
-) -> FastAPI:
-    """The service over a project. any_host: it is meant to be reached by other names than this machine's; other arguments and
-    errors: see `routes.Service`."""
-    service = routes.Service(project, model=model, token_file=token_file)
+def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
+    """The app of a service. any_host: it is meant to be reached by other names than this machine's."""
 
     def open_index() -> None:
         with suppress(HapvrError):  # which GET /index and every search say
@@ -102,9 +99,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
-        with upload_folder() as service.uploads:
+        with TemporaryDirectory(prefix="hapvr-uploads-") as folder:
+            service.uploads = Path(folder)
             yield
-            service.jobs.close()
+            await service.jobs.close()
             service.duplicate_job.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
@@ -146,8 +144,8 @@ class Server:
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        any_host = allow_remote or token_file is not None
-        self.app = create_app(project, any_host=any_host, model=model, token_file=token_file)
+        service = routes.Service(project, model=model, token_file=token_file)
+        self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)

@@ -1,4 +1,4 @@
-"""Who may ask the service: bearer tokens, of which a file has the digests, and tickets for what browsers load without headers."""
+"""Who may ask the service: bearer tokens, of which a file has the digests, and a ticket for what browsers load without headers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import hashlib
 import hmac
 import os
 import re
-import secrets
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +17,6 @@ from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.refusals import Refusal
-
-TICKET_S = 6 * 3600
-"""A ticket is good for this long at least and for twice as long at most."""
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
 _BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
@@ -37,6 +31,7 @@ class Caller:
 
 
 ANYBODY = Caller(LOCAL_USER, may_mark=True)
+TICKET_HOLDER = Caller("ticket", may_mark=False)
 
 
 def read_tokens(path: Path) -> dict[str, Caller]:
@@ -64,39 +59,19 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     return found
 
 
-class Tokens:
-    """Tells who asks. bearers: see `read_tokens`; None where everybody may do everything."""
-
-    def __init__(self, bearers: Mapping[str, Caller] | None) -> None:
-        self._bearers = bearers
-        self._secret = secrets.token_bytes()
-
-    def bearer(self, token: str) -> Caller | None:
-        """Whose token this is; nobody's if it is empty."""
-        if self._bearers is None:
-            return ANYBODY
-        return self._bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
-
-    def ticket(self) -> str:
-        """A word that lets a browser load videos and pictures; "" where it needs none."""
-        return "" if self._bearers is None else self._ticket(1)
-
-    def admits(self, ticket: str) -> bool:
-        """Whether a ticket was given out by this service, and not long ago."""
-        return any(hmac.compare_digest(ticket.encode(), self._ticket(ahead).encode()) for ahead in (0, 1))
-
-    def _ticket(self, ahead: int) -> str:
-        return hmac.digest(self._secret, str(int(time.time() // TICKET_S) + ahead).encode(), "sha256").hex()
-
-
 async def caller_of(
     request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
 ) -> Caller:
-    """Who sent a request. Raises Refusal `no_token` for nobody that is known."""
-    tokens: Tokens = request.app.state.service.tokens
-    found = tokens.bearer(given.credentials if given else "")
+    """Who sent a request: by a token, or by the ticket for what a browser loads without headers. Raises Refusal `no_token`
+    for nobody that is known."""
+    service = request.app.state.service
+    if service.bearers is None:
+        return ANYBODY
+    token = given.credentials if given else ""
+    found: Caller | None = service.bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
     if found is None and request.url.path.startswith(("/media/", "/thumbnails/")):
-        found = Caller("ticket", may_mark=False) if tokens.admits(request.query_params.get("ticket", "")) else None
+        ticket = request.query_params.get("ticket", "")
+        found = TICKET_HOLDER if hmac.compare_digest(ticket.encode(), service.ticket.encode()) else None
     if found is None:
         sentence = "token: this service answers to those with a token; send it as `Authorization: Bearer TOKEN`"
         raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import FEATURES
+from hapvr.scorer.inner_pictures import IN_A_PART
+from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.evidence import evidence_of
-from hapvr.search.match import Query
+from hapvr.search.match import Query, chance, times
 from hapvr.steps.searcher import Searcher, SearchOptions
 
 
@@ -36,15 +39,34 @@ class Explanation:
     probability: float | None
     views: tuple[ViewEvidence, ...]
 
+    def lines(self) -> list[str]:
+        """What people read: in each line a label in the first nine columns, which may be blank, and a text."""
+        lines = [f"query    {self.query}", f"video    {self.video_id}: {self.outcome}"]
+        if self.rank is not None:
+            lines.append(f"rank     {self.rank}  {chance(self.probability)}")
+        for view in self.views:
+            where, said = IN_A_PART if view.found.view else "in the whole picture", view.found.candidate
+            lines.append(
+                f"view     {where}: {'a' if view.is_candidate else 'no'} candidate, similarity {view.found.similarity:+.3f}; "
+                f"{said.num_voting} of {said.num_asked} frames vote for one offset; "
+                f"{said.num_hashed} of {said.num_asked_hashes} hashes are near, {said.num_aligned} at one offset"
+            )
+            lines += [f"{'':9}votes {one.votes:.2f}  {times(one)}" for one in said.windows]
+            lines += [f"{'':9}common part  {times(part)}" for part in view.segments]
+            lines += [f"{'':9}log odds {added:+6.2f}  {name}" for name, added in view.log_odds.items() if added]
+        return lines
 
-def explain(searcher: Searcher, query: Query, video_id: str, options: SearchOptions) -> Explanation:
+
+def explain(
+    searcher: Searcher, query: Query, video_id: str, options: SearchOptions, *, deadline: Deadline = NEVER
+) -> Explanation:
     """Search for a query, and say what is found of one video. Raises DataError for an unknown id or features that are gone,
-    VideoError for a query that shows nothing."""
+    VideoError for a query that shows nothing, and `timeout` where the deadline passes."""
     searcher.collection.metadata.of(video_id)
     everything = replace(options, top=max(searcher.num_videos, 1), min_probability=0.0, segments=False)
-    matches = {match.reference: match for match in searcher.answer(query, everything).matches}
-    row, views, rows = matches.get(video_id), searcher.views_of(query, options), []
-    scored, _ = searcher.score_views(views, allowed=searcher.allowed(query, options))
+    matches = {match.reference: match for match in searcher.answer(query, everything, deadline=deadline).matches}
+    row, views, rows = matches.get(video_id), searcher.views_of(query, options, deadline), []
+    scored, _ = searcher.score_views(views, allowed=searcher.allowed(query, options), deadline=deadline)
     for number, (view, found) in enumerate(zip(views, scored, strict=True)):
         names = [one.video_id for one in found]
         if not (is_candidate := video_id in names):
@@ -53,9 +75,8 @@ def explain(searcher: Searcher, query: Query, video_id: str, options: SearchOpti
         if (model := searcher.evidence) is not None:
             parts = model.contributions(evidence_of(found))[names.index(video_id)].tolist()
             added = {**dict(zip(FEATURES, parts, strict=True)), "intercept": model.intercept}
-        rows.append(
-            ViewEvidence(found=one, is_candidate=is_candidate, log_odds=added, segments=searcher.segments(view, one))
-        )
+        segments = searcher.segments(view, one, deadline)
+        rows.append(ViewEvidence(found=one, is_candidate=is_candidate, log_odds=added, segments=segments))
     if row is None and any(one.is_candidate for one in rows):
         outcome = "left out: people marked the pair as no match"
     elif row is None:

@@ -48,6 +48,7 @@ from hapvr.steps.search_index import INDEX_NAME
 from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import download_folder
+from hapvr.steps.watch_lists import LISTS as WATCH_LISTS
 from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
@@ -144,6 +145,9 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         ]
         for place in (*rows_places, PICTURES_PLACE):
             _forget_in_table(root, place, values)
+        for place in (f"{WATCH_LISTS}/{name}" for name in root.list_folders(WATCH_LISTS)):
+            if any(file.partition(".")[0] in values for file in root.list_files(place)):
+                root.delete_folder(place)
         root.delete(GROUPS_PLACE)  # they are made again of the pairs
         if root.exists(OUTBOX_PLACE):
             AlertOutbox(root).forget(values)

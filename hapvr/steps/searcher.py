@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -243,6 +244,7 @@ class Searcher(SearchEngine):
             covered: tuple[float | None, float | None] = (None, None)
             if segments is not None:
                 covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
+            path = self.collection.metadata.of(candidate.video_id).path
             matches.append(
                 Match(
                     query=query.name,
@@ -259,6 +261,7 @@ class Searcher(SearchEngine):
                     verdict=verdict_of(probability, mark=said, same_file=same_file),
                     same_file=same_file,
                     inner_picture=candidate.view > 0,
+                    offline=path is not None and not os.path.exists(path),
                 )
             )
         evidence = self.evidence

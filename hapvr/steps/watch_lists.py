@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
-from hapvr.search.match import printable
+from hapvr.search.match import Query, printable
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
@@ -30,6 +32,8 @@ from hapvr.video.decode import is_picture
 from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
 
 STAGE = "watch_matches"
+LISTS = "watch/lists"
+"""A folder per list that was made of the query of a search: its file, named after its SHA-256."""
 _SPAN = ("query_start_s", "query_end_s", "video_start_s", "video_end_s", "query_covered", "video_covered")
 SCHEMA = pa.schema(
     [
@@ -66,9 +70,40 @@ class WatchMatches:
     failed: dict[str, str] = field(default_factory=dict)
 
 
+def watch_lists(project: Project) -> list[WatchList]:
+    """Those of the configuration, and those of `make_watch_list`."""
+    root, made = project.root, project.root.list_folders(LISTS)
+    return [
+        *project.config.watch.lists,
+        *(WatchList.model_construct(name=name, path=root.url_of(f"{LISTS}/{name}")) for name in made),
+    ]
+
+
+def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
+    """Make a list of the query of a search, with a copy of its file; returns the name of the list.
+
+    Raises VideoError `replaced` for a file that is not the one that was searched for, or has more than max_bytes, and
+    DataError where the data root is not a local folder or is full.
+    """
+    root, suffix = project.root, Path(query.name).suffix.lower()
+    root.local_path(LISTS)
+    if not file.is_file() or file.stat().st_size > max_bytes or file_sha256(file) != query.sha256:
+        said = f"the file of {query.name} is not at hand, is another one now, or has more than {max_bytes} bytes"
+        raise VideoError("replaced", f"watch: {said}; search for it again, or name its folder under watch.lists")
+    words = re.sub(r"[^a-z0-9]+", "-", Path(query.name).stem.lower())[:40].strip("-")
+    name = f"{words or 'query'}-{query.sha256[:8]}"
+    known = suffix in VIDEO_SUFFIXES or is_picture(Path(query.name))
+    with (
+        root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy,
+        file.open("rb") as source,
+    ):
+        shutil.copyfileobj(source, copy)
+    return name
+
+
 def watch_queries(project: Project) -> list[WatchQuery]:
     """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there."""
-    return [query for one in project.config.watch.lists for query in _queries(project, one)]
+    return [query for one in watch_lists(project) for query in _queries(project, one)]
 
 
 def make_watch_matches(

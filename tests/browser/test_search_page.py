@@ -82,7 +82,7 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     expect(page.locator(".headline")).to_have_text("1 video matches")
     expect(page.get_by_alt_text("the query", exact=True)).to_be_visible()
     tail = page.locator("details.tail")
-    expect(tail.locator("summary")).to_have_text("9 more that do not match")
+    expect(tail.locator("> summary")).to_have_text("9 more that do not match")
     assert tail.locator(".result").first.is_hidden()
     page.wait_for_function(
         "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => one.naturalWidth)"
@@ -134,6 +134,40 @@ def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client,
     page.reload()  # the answer is still known, the file is not
     expect(page.get_by_text("is not in the browser any more")).to_be_visible()
     assert page.locator("canvas.matrix").is_visible()
+
+
+def test_why_a_video_is_found_or_not(strict: Page, client: Client) -> None:
+    """Below each result, and for a video that is not in the list: what `hapvr search --explain` prints."""
+    page = strict
+    page.goto(f"{client.address}/#/?id=in/long.mp4&top=1")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_text("Why? in/trips/part.mp4").click()
+    shown = page.locator(".results dl")
+    expect(shown).to_contain_text("in/trips/part.mp4: shown")
+    expect(shown).to_contain_text(f"common part  query {PART.replace(chr(0x2013), '-')}")
+    page.get_by_text("Why was a video not found?").click()
+    page.get_by_label("A video of the collection").fill("in/short.mp4")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("form dl")).to_contain_text("in/short.mp4: left out: 1 are better")
+    assert page.evaluate(NAMELESS) == []
+    screenshot(page, "search-10-why")
+
+
+def test_a_query_becomes_a_watch_list(page: Page, client: Client, tmp_path: Path) -> None:
+    """The file of the browser is kept; the next comparison finds what shows it."""
+    clip = write_scenes(tmp_path / "my leak.mp4", [500, 501, *LONG[25:31]])
+    project = copied(client.service.project.folder, tmp_path / "served")
+    with serving(project) as service:
+        page.goto(service.address)
+        page.locator("#file").set_input_files(clip)
+        page.get_by_role("button", name="Watch for this clip").click()
+        expect(page.locator(".watch p")).to_contain_text(re.compile("is the watch list my-leak-[0-9a-f]{8} now"))
+        screenshot(page, "search-11-watch-for")
+        searcher = Searcher.open(project)
+        for key in searcher.collection.shards():
+            make_watch_matches(project, searcher, key)
+        page.get_by_role("link", name="Watch lists").last.click()
+        expect(page.locator("tbody tr", has_text="list my-leak-")).to_contain_text("in/long.mp4")
 
 
 def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
@@ -216,7 +250,7 @@ def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, t
         page.get_by_role("link", name="Marks").click()
         expect(page.locator("tbody tr")).to_contain_text("anna")
         search_for(page, service, "in/short.mp4")
-        expect(page.locator(".badge")).to_contain_text("match by anna, 20")
+        expect(page.locator(".badge.match")).to_contain_text("match by anna, 20")
         page.wait_for_function("() => document.querySelector('.result img').naturalWidth > 0")
         page.get_by_text("Keep this answer").click()
         page.get_by_label("Author").fill("Anna")

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from hapvr.steps.duplicates import RANDOM_WEIGHTS
+from hapvr.steps.watch_lists import watch_queries
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -110,6 +111,39 @@ def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
     assert best["probability"] > 0.9
 
 
+def test_a_video_whose_file_is_away_is_said_to_be_offline(client: Client) -> None:
+    """One that was deleted; not one that was replaced. It is found all the same."""
+    matches = client.search(id=SHORT).json["answer"]["matches"]
+    assert {match["reference"] for match in matches if match["offline"]} == {GONE}
+
+
+def test_a_search_says_why_and_becomes_a_watch_list(client: Client, collection: Path, tmp_path: Path) -> None:
+    """In the words of the command line; a copy of what was sent, or of a video of the collection, under a name that is safe."""
+    clip = write_scenes(tmp_path / "clip.mp4", list(LONG[25:31]))
+    with serving(copied(collection, tmp_path / "served")) as served:
+        job = served.upload(clip, top=1, name="../../x y.MOV").json["job"]
+        lines = served.get(f"/jobs/{job}/explanation", reference=SHORT).json["lines"]
+        assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
+        made = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+        assert (made.status, made.json["name"][:4]) == (201, "x-y-")
+        (query,) = (one for one in watch_queries(served.service.project) if one.watch_list.name == made.json["name"])
+        assert (query.path.suffix, query.path.read_bytes()) == (".mov", clip.read_bytes())
+        again = served.search(id=SHORT).json["job"]
+        assert served.ask("POST", "/watch", job=again).json["name"] in served.get("/watch").json["lists"]
+        assert served.uploads == []
+    job = client.search(id=GONE, top=1).json["job"]
+    for method, path, values, status in (
+        ("GET", "/jobs/absent/explanation", {"reference": SHORT}, 404),
+        ("GET", f"/jobs/{job}/explanation", {"reference": "in/absent.mp4"}, 404),
+        ("GET", f"/jobs/{job}/explanation", {}, 400),
+        ("POST", "/watch", {"job": "absent"}, 404),
+        ("POST", "/watch", {}, 400),
+        ("POST", "/watch", {"job": job}, 410),
+        ("POST", "/watch", {"job": job, "body": b"another file"}, 410),
+    ):
+        assert client.ask(method, path, **values).status == status, (path, values)
+
+
 def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
     """The answer has the sender's name and never the temporary one; a still picture is known by its suffix."""
     clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
@@ -199,7 +233,7 @@ def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: P
 
 
 def test_groups_and_pairs_are_filtered(client: Client) -> None:
-    """Kind, folder, probability; the fields that differ are named; the copy to keep has its reason."""
+    """Kind, folder, probability; the copy to keep has its reason."""
     found = client.get("/duplicates").json
     assert found["shards_searched"] == found["shards"] > 0
     group, overlap = found["groups"]
@@ -207,9 +241,7 @@ def test_groups_and_pairs_are_filtered(client: Client) -> None:
     assert not any(row["keep"] for row in group["members"])  # its weights are random
     assert {row["reason"] for row in group["members"]} == {RANDOM_WEIGHTS}
     assert [row["verdict"] for row in group["members"] if not row["medoid"]] == ["match"]
-    assert group["differing"] == ["num_bytes"]
     assert overlap["kind"] == "overlap"
-    assert "duration_s" in overlap["differing"]
     for values, total in (
         ({"kind": "overlap"}, 1),
         ({"kind": "contained"}, 0),

@@ -35,6 +35,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
+from hapvr.steps.watch_lists import make_watch_list
 from hapvr.tables import write_frame
 from hapvr.upkeep import verify_root
 from tests.commands.conftest import invoke
@@ -82,6 +83,9 @@ def make(folder: Path) -> None:
     mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
     for name in ("duplicate_groups", "watch_matches"):
         run(project, name)
+    searcher = Searcher.open(project)
+    file = videos / f"{MARKER}.mp4"
+    make_watch_list(project, replace(searcher.read(file), name=file.name), file, max_bytes=10**6)
     add_training(project)
 
 

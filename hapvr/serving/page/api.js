@@ -91,6 +91,15 @@ export async function getTable(job, values) {
   return answer.ok ? answer.blob() : value(answer);
 }
 
+export const getExplanation = (job, reference) => get(`jobs/${encodeURIComponent(job)}/explanation`, { reference });
+
+// A watch list of what a search was for; file: where the browser has it, otherwise the service does.
+export const watchFor = (job, file) => call(`watch${query({ job })}`, {
+  method: "POST",
+  headers: { "content-type": "application/octet-stream" },
+  body: file,
+});
+
 export const mark = (pair, verdict) => call("pairs", {
   method: "PATCH",
   headers: { "content-type": "application/json" },

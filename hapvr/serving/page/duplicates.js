@@ -13,10 +13,10 @@ const KINDS = {
   same_incident: ["Same incident", "alike, but nothing could be aligned for certain"],
 };
 const FACTS = [
-  ["Size", ["width_px", "height_px"], (row) => row.width_px ? `${row.width_px} × ${row.height_px}` : "–"],
-  ["Codec", ["codec"], (row) => row.codec || "–"],
-  ["Length", ["duration_s"], (row) => row.duration_s === null ? "–" : clock(row.duration_s)],
-  ["Bytes", ["num_bytes"], (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
+  ["Size", (row) => row.width_px ? `${row.width_px} × ${row.height_px}` : "–"],
+  ["Codec", (row) => row.codec || "–"],
+  ["Length", (row) => row.duration_s === null ? "–" : clock(Math.round(row.duration_s))],
+  ["Bytes", (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
 ];
 
 export async function showDuplicates(place, values) {
@@ -95,7 +95,7 @@ export async function showDuplicates(place, values) {
 
 function card(group, pairs) {
   const medoid = group.members.find((row) => row.medoid);
-  const different = new Set(group.differing);
+  const differs = FACTS.map(([, text]) => new Set(group.members.map(text)).size > 1);
   const [title, hint] = KINDS[group.kind];
   const rows = group.members.map((row) => {
     const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id,
@@ -119,7 +119,7 @@ function card(group, pairs) {
         row.keep && element("span", { class: "badge match" }, "keep"),
         row.mark && element("span", { class: `badge ${row.mark}` }, `marked: ${markNames[row.mark]}`),
         row.reason && element("span", { class: "quiet block" }, row.reason)),
-      FACTS.map(([label, fields, text]) => fields.some((field) => different.has(field))
+      FACTS.map(([label, text], place) => differs[place]
         ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
         : element("td", { class: "number", "data-label": label }, text(row))),
       element("td", {}, row.probability !== undefined && chance(row),

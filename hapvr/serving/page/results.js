@@ -1,7 +1,8 @@
 // The ranked list of one search.
 
-import { getTable, thumbnail } from "./api.js";
+import { getExplanation, getTable, thumbnail, watchFor } from "./api.js";
 import { chance, clock, element, markNames, middle, minute, notice, number, percent, span, verdictClass } from "./dom.js";
+import { videoInput } from "./search.js";
 import { answerOf, fileOf, keepPairs, pairAddress, unsaid } from "./session.js";
 
 export async function showResults(place, values) {
@@ -26,12 +27,58 @@ export async function showResults(place, values) {
           `${number(answer.videos)} videos. Model ${answer.model}${answer.untrained ? ", untrained" : ""}${share}.`))),
     ...unsaid(answer.warnings).map((text) => notice(text)),
   );
-  const list = (some) => element("ol", { class: "results" }, some.map((pair) => row(pair, ofCollection)));
+  const list = (some) => element("ol", { class: "results" }, some.map((pair) => row(pair, ofCollection, id)));
   const [shown, folded] = [pairs.filter((pair) => !isTail(pair)), pairs.filter(isTail)];
   if (shown.length) place.append(list(shown));
   if (folded.length) place.append(element("details", { class: "tail" },
     element("summary", {}, `${number(folded.length)}${shown.length ? " more" : ""} that do not match`), list(folded)));
-  place.append(keep(id, answer), element("p", {}, element("a", { href: "#/" }, "New search")));
+  place.append(missing(id), keep(id, answer), watch(id), element("p", {}, element("a", { href: "#/" }, "New search")));
+}
+
+// Why a video is shown or not: what `hapvr search --explain` says.
+async function explain(job, reference, place) {
+  place.replaceChildren(element("p", { class: "quiet" }, "Searching once more …"));
+  try {
+    const { lines } = await getExplanation(job, reference);
+    const said = lines.slice(1).map((line) => [element("dt", {}, line.slice(0, 9).trim()), element("dd", {}, line.slice(9))]);
+    place.replaceChildren(element("dl", { class: "why" }, said));
+  } catch (error) {
+    place.replaceChildren(notice(error.message, "problem"));
+  }
+}
+
+function why(job, reference) {
+  const said = element("div", { role: "status" });
+  const opened = (event) => event.target.open && !said.querySelector("dl") && explain(job, reference, said);
+  return element("details", { class: "explain", ontoggle: opened },
+    element("summary", {}, "Why?", element("span", { class: "hidden" }, ` ${reference}`)), said);
+}
+
+function missing(job) {
+  const [input, suggestions] = videoInput({ required: true });
+  const said = element("div", { role: "status" });
+  const asked = (event) => { event.preventDefault(); explain(job, input.value.trim(), said); };
+  return element("details", { class: "keep" }, element("summary", {}, "Why was a video not found?"),
+    element("form", { class: "card search", onsubmit: asked },
+      element("label", { class: "field" }, element("span", {}, "A video of the collection"),
+        element("div", { class: "row" }, input, element("button", { type: "submit" }, "Explain"))), suggestions, said));
+}
+
+// The query as a watch list: new videos are compared with it from now on.
+function watch(id) {
+  const state = element("div", { role: "status" });
+  const begin = async (event) => {
+    event.target.disabled = true;
+    try {
+      const { name } = await watchFor(id, fileOf(id)?.file);
+      state.replaceChildren(element("p", { class: "quiet" }, `The whole clip is the watch list ${name} now. `,
+        "`hapvr watch`, or the automation, compares the collection with it. ", element("a", { href: "#/watch" }, "Watch lists")));
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+      event.target.disabled = false;
+    }
+  };
+  return element("div", { class: "watch" }, element("button", { type: "button", onclick: begin }, "Watch for this clip"), state);
 }
 
 // The answer for a file of the case: printed with who keeps it and why, or as a table.
@@ -73,7 +120,7 @@ function queryPicture(id, file, second) {
   return shown;
 }
 
-function row(pair, ofCollection) {
+function row(pair, ofCollection, job) {
   const { match } = pair;
   const at = middle(match.segments[0]);
   return element("li", {}, element("a", { class: "card result", href: pairAddress(pair) },
@@ -83,6 +130,7 @@ function row(pair, ofCollection) {
       picture(match.reference, at[1], at[1] === null ? "" : `match at ${clock(at[1])}`)),
     element("span", { class: "what" },
       element("span", { class: "name" }, match.reference),
+      match.offline && element("span", { class: "badge", title: "Its file is not where it was: its drive may be away" }, "offline"),
       match.mark && element("span", { class: `badge ${match.mark}` }, 
         `marked: ${markNames[match.mark]} by ${match.marked_by}, ${minute(match.marked_since)}`),
       element("span", { class: "parts quiet" },
@@ -91,7 +139,7 @@ function row(pair, ofCollection) {
         match.segments.length > 3 && element("span", {}, `and ${match.segments.length - 3} more`)),
       match.segments.length > 0 && match.query_covered !== null && element("span", { class: "quiet" },
         `covers ${percent(match.query_covered)} of the query, ${percent(match.reference_covered)} of the video`)),
-    chance(match)));
+    chance(match)), why(job, match.reference));
 }
 
 export function picture(id, second, label) {

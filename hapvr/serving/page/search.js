@@ -11,15 +11,28 @@ function field(label, input, hint = "") {
     hint && element("small", { class: "quiet" }, hint));
 }
 
+// An input for the id of a video, and the list of ids that it suggests.
+export function videoInput(properties) {
+  const suggestions = element("datalist", { id: "suggestions" });
+  const input = element("input", { type: "text", list: "suggestions", autocomplete: "off", spellcheck: false,
+                                   placeholder: "source/name.mp4", ...properties });
+  let pause = 0;
+  const suggest = async () => {
+    const found = await get("videos", { contains: input.value.trim(), limit: SUGGESTED }).catch(() => ({ videos: [] }));
+    suggestions.replaceChildren(...found.videos.map((video) => element("option", { value: video.id })));
+  };
+  input.addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(suggest, 150); });
+  input.addEventListener("focus", suggest, { once: true });
+  return [input, suggestions];
+}
+
 export async function showSearch(place, values) {
   const index = await getIndex().catch(() => ({}));
   const chosen = element("input", { type: "file", id: "file", class: "hidden", accept: "video/*,image/*,.mkv,.ts" });
   const drop = element("label", { class: "drop", htmlFor: "file" },
     element("strong", {}, "Drop a video or a picture here"),
     element("span", { class: "quiet" }, "or choose a file"));
-  const suggestions = element("datalist", { id: "suggestions" });
-  const name = element("input", { type: "text", id: "name", list: "suggestions", autocomplete: "off", spellcheck: false,
-                                  value: values.get("id") ?? "", placeholder: "source/name.mp4" });
+  const [name, suggestions] = videoInput({ id: "name", value: values.get("id") ?? "" });
   const option = (id, properties) => element("input", { id, step: "any", min: 0, type: "number", ...properties });
   const inputs = {
     from: option("from", { value: values.get("from") ?? "" }),
@@ -102,13 +115,6 @@ export async function showSearch(place, values) {
   chosen.addEventListener("focus", () => drop.classList.add("focus"));
   chosen.addEventListener("blur", () => drop.classList.remove("focus"));
 
-  let pause = 0;
-  const suggest = async () => {
-    const found = await get("videos", { contains: name.value.trim(), limit: SUGGESTED }).catch(() => ({ videos: [] }));
-    suggestions.replaceChildren(...found.videos.map((video) => element("option", { value: video.id })));
-  };
-  name.addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(suggest, 150); });
-  suggest();
   if (values.get("id") && values.get("from")) form.requestSubmit();
   return () => running?.abort();
 }

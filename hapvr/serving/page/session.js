@@ -2,7 +2,7 @@
 
 import { getJob } from "./api.js";
 
-const files = new Map(); // job -> {address, still} of the file in the browser
+const files = new Map(); // job -> {file, address, still} in the browser
 const jobs = new Map(); // job -> its answer
 
 let pairs = [];
@@ -11,7 +11,7 @@ let back = "#/";
 
 export function keepJob(job, file = null) {
   jobs.set(job.job, job);
-  if (file) files.set(job.job, { address: URL.createObjectURL(file), still: file.type.startsWith("image/") });
+  if (file) files.set(job.job, { file, address: URL.createObjectURL(file), still: file.type.startsWith("image/") });
 }
 
 export const knownJob = (job) => jobs.get(job);

@@ -31,7 +31,7 @@ export async function showWatch(place, values) {
     lists.replaceChildren(...["", ...found.lists].map((name) =>
       element("option", { value: name, selected: name === chosen }, name || "All")));
     count.textContent = found.total ? `${number(shown)} of ${number(found.total)} matches` : found.lists.length
-      ? "Nothing found so far. `hapvr watch` compares new videos with the lists." : "There is no watch list yet. Name a folder of queries under watch.lists in the configuration.";
+      ? "Nothing found so far. `hapvr watch` compares new videos with the lists." : "There is no watch list yet. Press \"Watch for this clip\" below an answer, or name a folder of queries under watch.lists in the configuration.";
     table.hidden = !found.total;
     body.append(...found.matches.map((match) => row(match, pairs, state)));
     keepPairs(pairs, location.hash);
@@ -41,8 +41,11 @@ export async function showWatch(place, values) {
   await load();
 }
 
-function row(match, pairs, state) {
-  const part = match.segments[0];
+function row(found, pairs, state) {
+  const part = found.query_start_s === null ? undefined
+    : { query_start_s: found.query_start_s, query_end_s: found.query_end_s,
+        reference_start_s: found.video_start_s, reference_end_s: found.video_end_s };
+  const match = { ...found, reference: found.video_id, reference_covered: found.video_covered, segments: part ? [part] : [] };
   const [, second] = middle(part);
   const pair = { query: match.query_id, reference: match.reference, name: match.query, match };
   if (match.query_id) pairs.push(pair);
