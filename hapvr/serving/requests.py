@@ -1,12 +1,18 @@
-"""What clients send: values that are checked, and bodies bounded in size and time."""
+"""What clients send: values that are checked, bodies bounded in size and time, files in a folder that no crash leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -20,6 +26,8 @@ from hapvr.serving.refusals import Refusal
 from hapvr.steps.duplicates import LEAST_PROBABILITY
 from hapvr.steps.searcher import SearchOptions
 
+PREFIX = "hapvr-uploads-"
+LOCK = "in-use.lock"
 MAX_TOP = 10_000
 MAX_JSON_BYTES = 2**16
 GRACE_S = 20.0
@@ -155,6 +163,21 @@ class BoundedBody:
 def is_json(headers: Headers) -> bool:
     """Whether a request says that its body is JSON."""
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+@contextmanager
+def upload_folder() -> Iterator[Path]:
+    """A folder for this service's uploads, which is removed at the end; those of services that were killed are removed first.
+
+    A lock in the folder says that its service lives; the system releases it however the service ends.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(Timeout, OSError):
+            if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():
+                with FileLock(old / LOCK, timeout=0):
+                    shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
+        yield Path(folder)
 
 
 def shown_name(name: str) -> str:

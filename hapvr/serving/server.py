@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,7 +21,7 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import refusals, routes
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.requests import BoundedBody
+from hapvr.serving.requests import BoundedBody, upload_folder
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
@@ -99,8 +98,7 @@ def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
-        with TemporaryDirectory(prefix="hapvr-uploads-") as folder:
-            service.uploads = Path(folder)
+        with upload_folder() as service.uploads:
             yield
             await service.jobs.close()
             service.duplicate_job.close()

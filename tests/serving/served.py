@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from hapvr.serving.requests import LOCK
 from hapvr.serving.routes import Service
 from hapvr.serving.server import Server
 from hapvr.steps.duplicates import make_duplicate_pairs
@@ -63,7 +64,7 @@ class Client:
     @property
     def uploads(self) -> list[str]:
         """Names of the files that were sent and are still there."""
-        return [path.name for path in self.service.uploads.iterdir()]
+        return [path.name for path in self.service.uploads.iterdir() if path.name != LOCK]
 
     @property
     def address(self) -> str:

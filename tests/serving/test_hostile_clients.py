@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.serving.requests import LOCK, PREFIX, upload_folder
 from hapvr.serving.server import MAX_CONNECTIONS
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
@@ -79,6 +80,19 @@ def test_a_browser_that_stops_half_way_leaves_nothing(client: Client) -> None:
         assert client.get("/health").json["busy"] == 1
     assert soon(lambda: client.uploads == [])
     assert soon(lambda: client.get("/health").json["busy"] == 0)
+
+
+def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the next start; those of a service that runs stay, and so does what looks alike and is not ours."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    killed, foreign = tmp_path / f"{PREFIX}killed", tmp_path / f"{PREFIX}foreign"
+    for folder in (killed, foreign):
+        folder.mkdir()
+        (folder / "film.mp4").touch()
+    (killed / LOCK).touch()
+    with upload_folder() as first, upload_folder() as second:
+        assert {path.name for path in tmp_path.iterdir()} == {foreign.name, first.name, second.name}
+    assert list(tmp_path.iterdir()) == [foreign]
 
 
 def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
