@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Limits, Mask, PackedVideos
-from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
+from hapvr.model.clips import Mask
+from hapvr.model.family import FrameVectorNetwork, Similarities, VideoNetwork, drawing_from
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
 
@@ -73,14 +73,8 @@ class ContextNetwork(FrameVectorNetwork):
         frames = (F.normalize(clips, dim=-1) for clips in (query, reference))
         return self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
 
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """Unit vectors of embeddings [T, 1, D]: of each video one at level `video`, else of each frame one."""
+    def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
+        """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1, D] of any lengths."""
         if self.settings.level == "video":
-            return super().pack(videos)
-        return PackedVideos.from_videos([F.normalize(video, dim=-1) for video in videos])
-
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """Products of video vectors, or Chamfer similarities of frames, of what `pack` gave."""
-        if self.settings.level == "frame":
-            return self.matcher.packed_scorer(dtype=dtype, limits=limits)
-        return super().packed_scorer()
+            return super().score_videos(queries, references)
+        return VideoNetwork.score_videos(self, queries, references)
