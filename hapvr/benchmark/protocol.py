@@ -122,7 +122,7 @@ def evaluate(
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    pairs = read_pairs(definition, similarities)
+    pairs, num_rows = read_pairs(definition, similarities)
     ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(
@@ -173,7 +173,7 @@ def evaluate(
             num_references=int(ranking.references_in_scope.sum()),
             num_references_scored=int(ranking.references_scored.sum()),
             num_pairs_invalid=int(ranking.invalid.sum()),
-            num_rows_outside=pairs.num_rows - len(ranking.query),
+            num_rows_outside=num_rows - len(ranking.query),
         ),
         curves=curves,
         samples=samples,
