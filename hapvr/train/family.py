@@ -19,8 +19,8 @@ from hapvr.train.batch import Batch
 Gather = Callable[[Tensor], Tensor]
 """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
 
-StepOutput = tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]
-"""Total [], terms by name [], counts by name, and video similarities [B, B] in [-1, 1] without gradients."""
+StepOutput = tuple[Tensor, dict[str, Tensor]]
+"""The loss [], and its unweighted terms [] by name."""
 
 _NETWORK = "network."
 
@@ -38,7 +38,7 @@ class FamilyTraining(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Terms of a batch, in containers that DDP can traverse.
+        """The loss of a batch, in containers that DDP can traverse.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a resumed training ends as an uninterrupted one. Gradients that DDP averages

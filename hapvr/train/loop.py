@@ -126,7 +126,11 @@ class Trainer:
                 output, norm = self._step(step, items)
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    self._log(step, _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
+                    total, terms = output
+                    losses = {
+                        f"loss/{name}": float(value.detach()) for name, value in {"total": total, **terms}.items()
+                    }
+                    self._log(step, losses | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -301,13 +305,3 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _metrics(output: StepOutput) -> dict[str, float]:
-    """Total, terms and counts of a step under the names of the history."""
-    total, terms, counts, _ = output
-    return (
-        {"loss/total": float(total.detach())}
-        | {f"loss/{name}": float(value.detach()) for name, value in terms.items()}
-        | {f"count/{name}": value for name, value in counts.items()}
-    )

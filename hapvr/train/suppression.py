@@ -43,7 +43,7 @@ class SuppressionTraining(FamilyTraining):
         self._settings = settings
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
+        """The losses of VVS, weighed and by name."""
         regions, labels = batch.regions, batch.labels
         extras = None
         if self.network.needs_extras:
@@ -58,9 +58,7 @@ class SuppressionTraining(FamilyTraining):
         terms = self._terms(anchors, regions, vectors, injected, usable, positive, negative[usable])
         nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
         total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
-        counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
-        terms, vectors = {name: term.detach() for name, term in terms.items()}, vectors.detach()
-        return total, terms, counts, vectors @ vectors.T
+        return total, {name: term.detach() for name, term in terms.items()}
 
     def _anchors(
         self, rows: Tensor, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int

@@ -59,15 +59,12 @@ def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -
 def test_a_step_gives_all_terms_and_gradients(pooled_project: Project) -> None:
     """Four finite terms, their weighted sum, and gradients for all that the encoder's frames do not share."""
     training, batch = batch_of(pooled_project)
-    total, terms, counts, similarity = training(batch, 3)
+    total, terms = training(batch, 3)
     assert terms.keys() == {"video", "frame", "saliency", "distractor"}
     weights = {"video": 1, "frame": 1, "saliency": 1, "distractor": 0.5}
     assert float(total.detach()) == pytest.approx(
         sum(weights[name] * float(term) for name, term in terms.items()), rel=1e-5
     )
-    assert counts == {"anchors": 4, "anchors_without_negatives": 0}
-    assert similarity.shape == (8, 8)
-    assert torch.allclose(similarity.diagonal(), torch.ones(8), atol=1e-5)
     total.backward()
     assert all(parameter.grad is not None for parameter in training.network.parameters())
 
