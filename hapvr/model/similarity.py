@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 MAX_CHUNK_ELEMENTS = 2**25
 """Region similarities held at once: 128 MiB in float32."""
@@ -106,12 +105,13 @@ def frame_similarity(
     """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
 
     query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products
-    [Q, N, T, T', R, R'] are computed in chunks of at most max_chunk_elements and are not kept for the backward pass. If
+    [Q, N, T, T', R, R'] are computed in chunks of at most max_chunk_elements and are not kept for the backward pass, which
+    needs the places of the K largest alone. If
     query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
     """
     frames = query.flatten(0, 1)
     options: dict[str, Any] = {"rate": rate, "symmetric": symmetric, "max_chunk_elements": max_chunk_elements}
-    if query is reference and not _keeps_many(frames, rate):
+    if query is reference:
         flat = _self_frame_similarity(frames, **options)
     else:
         flat = packed_frame_similarity(frames, reference.flatten(0, 1), **options)
@@ -126,21 +126,11 @@ def packed_frame_similarity(
     step = max(max_chunk_elements // (regions * len(reference) * other_regions), 1)
     columns = _regions_first(reference).T
 
-    def similarity_of(chunk: Tensor) -> Tensor:
+    rows = []
+    for chunk in torch.split(query, step):
         products = (chunk.reshape(-1, dims) @ columns).view(len(chunk), regions, other_regions, -1)
-        return reduce_regions(products, rate=rate, symmetric=symmetric)
-
-    chunks = torch.split(query, step)
-    if len(chunks) > 1 and torch.is_grad_enabled() and _keeps_many(reference, rate):
-        rows = [checkpoint(similarity_of, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-    else:
-        rows = [similarity_of(chunk) for chunk in chunks]
-    return torch.cat(rows) if len(rows) > 1 else rows[0]
-
-
-def _keeps_many(reference: Tensor, rate: float) -> bool:
-    """Whether top-k keeps K > 1 indices per row for the backward pass: as large as the products, so computed again."""
-    return 1 < topk_count(rate, reference.shape[1]) < reference.shape[1]
+        rows.append(reduce_regions(products, rate=rate, symmetric=symmetric))
+    return torch.cat(rows)
 
 
 def _regions_first(frames: Tensor) -> Tensor:

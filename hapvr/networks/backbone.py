@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.packaged import GRID, WeightsIdentity, region_kernel, stated_settings
 from hapvr.networks.settings import BackboneConfig
@@ -158,10 +157,10 @@ DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
 """Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
-def frame_extras(vectors: Tensor) -> FrameExtras:
+def frame_extras(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B, 10, C]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
-    return FrameExtras(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
+    return F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1)
 
 
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:

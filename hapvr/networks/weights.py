@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hapvr.errors import ConfigError, WeightsUnavailableError
-from hapvr.files import require_regular, tensors_sha256
+from hapvr.errors import ConfigError, DataError, WeightsUnavailableError
+from hapvr.files import tensors_sha256
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
+from hapvr.model.published import read_archive
 from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
@@ -55,8 +55,9 @@ class FrozenNetwork:
 
     def output(self, frames: Tensor) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8."""
-        pixels = normalize_pixels(frames, self.mean, self.std)
-        return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
+        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            return self.network(pixels)
 
 
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
@@ -75,7 +76,10 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             found = dict(zip(names, tensors, strict=True))
         else:
             path = weights.path or _published_file(architecture)
-            found = _read_state(path, architecture)
+            try:
+                found, _ = read_archive(path)
+            except DataError as error:
+                raise WeightsUnavailableError(str(error)) from error
         state = _fitted(found, config, path)
     if config.options:
         with torch.device("meta"):
@@ -114,15 +118,6 @@ def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]
     means = torch.tensor(mean, device=frames.device).view(-1, 1, 1)
     deviations = torch.tensor(std, device=frames.device).view(-1, 1, 1)
     return (frames.float() / 255 - means) / deviations
-
-
-def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any:
-    """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
-
-    pixels: float32. Returns what the network does, partly in bfloat16 if that is the precision.
-    """
-    with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        return network(pixels)
 
 
 def state_sha256(state: dict[str, Tensor]) -> str:
@@ -219,21 +214,4 @@ def _published_file(architecture: str) -> Path:
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
             "file: weights: {source: file, path: ...}"
-        ) from error
-
-
-def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
-    try:
-        require_regular(path)
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-        for key in ("state_dict", "model", "teacher"):
-            loaded = loaded.get(key, loaded)
-        return dict(loaded)
-    except Exception as error:
-        raise WeightsUnavailableError(
-            f"weights: {path} cannot be read as weights of {architecture}: {error}; wanted is .safetensors, or .pth of plain "
-            f"tensors"
         ) from error
