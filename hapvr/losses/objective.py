@@ -10,7 +10,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -56,7 +55,7 @@ def loss_options(name: LossName) -> dict[str, object]:
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
+FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 """HAP-VR's options of quadlinear_ap at frame level, where they differ from the function's own."""
 
 

@@ -76,7 +76,6 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     network, identity = _network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity)
-    settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
     backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     _require_regions(backbone, config)
     return backbone

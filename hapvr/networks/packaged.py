@@ -117,7 +117,7 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
 
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
-    stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
+    stated = config.model_dump(mode="json", include={"options", "precision", "descriptor"}, exclude_defaults=True)
     return asdict(identity) | stated
 
 

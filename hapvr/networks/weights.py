@@ -96,13 +96,10 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
 
     It takes any side where the architecture allows it. Raises as `create_network` does.
     """
-    any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
-        with torch.device("meta"):
-            _build(config, any_side)
+        return create_network(config, num_classes=0, dynamic_img_size=True)
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
-    return create_network(config, **any_side)
 
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -73,8 +73,7 @@ def build_training(
     """What trains a network of its family.
 
     num_videos: of the training; batch_videos: of a batch; gather: of several processes, in which the similarity network alone
-    trains. Raises ConfigError for settings
-    that do not fit these.
+    trains. Raises ConfigError for settings that do not fit these.
     """
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective), gather=gather)

@@ -122,7 +122,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsUnavailableError, match=r"cannot be read.*No such file"):
         load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
-    with pytest.raises(WeightsUnavailableError, match="cannot be read|holds no state dict"):
+    with pytest.raises(WeightsUnavailableError, match=r"cannot be read|holds no state dict"):
         load_backbone(config)
 
 

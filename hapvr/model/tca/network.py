@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,8 @@ from torch.nn import functional as F
 from hapvr.errors import ArgumentError
 from hapvr.model.clips import Mask
 from hapvr.model.family import FrameVectorNetwork, Similarities, VideoNetwork, drawing_from
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings, TcaSettings
+from hapvr.model.settings import TcaSettings
+from hapvr.model.similarity import chamfer
 
 
 class ContextNetwork(FrameVectorNetwork):
@@ -35,9 +36,6 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        chamfer = {"spatial_rate": 0, "temporal_rate": 0, "symmetric_chamfer": settings.symmetric_chamfer}
-        matching = NetworkSettings.model_validate({**chamfer, "attention": False, "comparator": False})
-        self.matcher = SimilarityNetwork(matching, dims=dims)
         with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
@@ -68,10 +66,13 @@ class ContextNetwork(FrameVectorNetwork):
         return encoded.masked_fill(~mask[..., None], 0)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        found = super()._compare(query, reference, query_mask, reference_mask)
         if self.settings.level == "video":
-            return super()._compare(query, reference, query_mask, reference_mask)
-        frames = (F.normalize(clips, dim=-1) for clips in (query, reference))
-        return self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
+            return found
+        rows = None if query_mask is None else query_mask[:, None]
+        columns = None if reference_mask is None else reference_mask[None]
+        symmetric = self.settings.symmetric_chamfer
+        return replace(found, video=chamfer(found.frame, symmetric=symmetric, row_mask=rows, column_mask=columns))
 
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1, D] of any lengths."""
