@@ -181,12 +181,11 @@ def import_released(
         if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
             weights.setdefault(name, torch.zeros((), dtype=torch.long))
     published = {own: name for name, own in names.items()}
-    if mismatches := describe_mismatches(
-        *(
-            {published.get(name, f"{name} (as named here)"): tensor for name, tensor in tensors.items()}
-            for tensors in (network.state_dict(), weights)
-        )
-    ):
+
+    def as_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {published.get(name, f"{name} (as named here)"): tensor for name, tensor in tensors.items()}
+
+    if mismatches := describe_mismatches(as_published(network.state_dict()), as_published(weights)):
         raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
     report = {"release": release, "tensors": names, "ignored": ignored, "notes": notes, "sha256": file_sha256(file)}

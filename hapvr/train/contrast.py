@@ -60,9 +60,9 @@ class ContrastTraining(FamilyTraining):
             anchors = _vectors(self.network, regions, mask, is_anchor)
             with torch.no_grad():
                 keys = _vectors(self.key_network or self.network, regions, mask, ~is_anchor)
-        negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
-        if not settings.contrast.batch_negatives:
-            negatives, usable = [], []
+        negatives, usable = [], []
+        if settings.contrast.batch_negatives:
+            negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
         if self.bank is not None:
             negatives.append(self.bank.negatives())
             usable.append(self.bank.usable(batch.source_ids[is_anchor]))
