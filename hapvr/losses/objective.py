@@ -100,11 +100,10 @@ class Objective:
         video = to_unit_interval(similarities.video)
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
+        ranked = video.reshape(lists), others.reshape(lists)
         compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(video.reshape(lists), others.reshape(lists)),
-            "infonce": lambda: infonce(
-                video.reshape(lists), others.reshape(lists), temperature=self.settings.temperature
-            ),
+            "video_ap": lambda: self._video_loss(*ranked),
+            "infonce": lambda: infonce(*ranked, temperature=self.settings.temperature),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
             "regularization": lambda: add_up(similarities.regularization),

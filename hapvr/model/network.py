@@ -148,11 +148,9 @@ class SimilarityNetwork(VideoNetwork):
         return refined.view(num_queries, num_references, *refined.shape[1:])
 
 
-def refine_in_strips(
-    comparator: Comparator, frame: Tensor, row_mask: Mask = None, column_mask: Mask = None, *, max_elements: int = 0
-) -> Tensor:
+def refine_in_strips(comparator: Comparator, frame: Tensor, row_mask: Mask = None, column_mask: Mask = None) -> Tensor:
     """What the comparator gives for frame similarities [P, T, T'] that are too large to refine at once; its arguments."""
-    height = (max_elements or MAX_STRIP_ELEMENTS) // (len(frame) * frame.shape[2])
+    height = MAX_STRIP_ELEMENTS // (len(frame) * frame.shape[2])
     parts = []
     for rows, kept in strips(frame.shape[1], height=height):
         part = comparator(frame[:, rows], None if row_mask is None else row_mask[:, rows], column_mask)

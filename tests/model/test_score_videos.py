@@ -71,12 +71,13 @@ def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengt
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
 @pytest.mark.parametrize("max_elements", [1, 300, 10**6])
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
-def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode):
+def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode, monkeypatch):
     """Strips of any height give the comparator's output, rows that pooling drops included."""
+    monkeypatch.setattr(network, "MAX_STRIP_ELEMENTS", max_elements)
     comparator = make_network(padding_mode=padding_mode).comparator
     frame = torch.randn(1, rows, columns, generator=torch_rng("frame"))
     with torch.inference_mode():
-        got = refine_in_strips(comparator, frame, max_elements=max_elements)
+        got = refine_in_strips(comparator, frame)
         torch.testing.assert_close(got, comparator(frame), rtol=0, atol=1e-5)
 
 
