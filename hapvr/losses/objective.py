@@ -21,7 +21,6 @@ from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_erro
 from hapvr.losses.rows import mean_over_positives, mean_where, widened, without_self
 from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
-from hapvr.model.similarity import to_unit_interval
 
 RankingLoss = Callable[..., Tensor]
 """Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
@@ -97,7 +96,7 @@ class Objective:
         rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
         first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
-        video = to_unit_interval(similarities.video)
+        video = similarities.video / 2 + 0.5
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
         ranked = video.reshape(lists), others.reshape(lists)

@@ -17,11 +17,6 @@ MAX_BLOCK_FRAMES = {"cpu": 112, "cuda": 640}
 """Frames on each side of a block of region similarities, which are held at once; on a processor it stays near the cache."""
 
 
-def to_unit_interval(similarity: Tensor) -> Tensor:
-    """Rescale similarities from [-1, 1] to [0, 1], the range in which the losses are defined. Any shape."""
-    return similarity / 2 + 0.5
-
-
 def topk_count(rate: float, size: int) -> int:
     """K of TopK-Chamfer: max(round(rate * size), 1). Halves round to even, as in the release. Returns >= 1."""
     return max(round(rate * size), 1)

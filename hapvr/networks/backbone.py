@@ -53,7 +53,10 @@ class Backbone(FrozenNetwork):
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3."""
+    """A vision transformer whose output is one map of regions: means of its last patch tokens over 3 x 3 windows.
+
+    These are the windows of L3-iMAC's last scale, three sevenths of the side wide.
+    """
 
     def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
@@ -64,13 +67,14 @@ class PatchTokens(nn.Module):
         (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
             pixels, indices=1, norm=True, intermediates_only=True
         )
-        return [average_regions(tokens)]
+        kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
+        return [F.avg_pool2d(tokens, kernel, stride=stride)]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration.
 
-    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
     network, identity = _network(config)
@@ -79,16 +83,6 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     _require_regions(backbone, config)
     return backbone
-
-
-def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: dict[str, Tensor]) -> Backbone:
-    """The backbone of a stored model: `state` has its weights, `config` says the rest.
-
-    Raises RuntimeError if the tensors do not fit the architecture, and what `load_backbone` raises.
-    """
-    backbone = load_backbone(config)
-    backbone.network.load_state_dict(state)
-    return replace(backbone, identity=identity)
 
 
 def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
@@ -176,9 +170,3 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
         pooled.append(regions.float())
     return pooled
-
-
-def average_regions(tokens: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
-    kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
-    return F.avg_pool2d(tokens, kernel, stride=stride)

@@ -48,7 +48,7 @@ class Teacher(FrozenNetwork):
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
 
-    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
     does not know or that gives no single vector.
     """
     network, identity = create_embedding_network(config)

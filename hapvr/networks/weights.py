@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hapvr.errors import ConfigError, DataError, WeightsUnavailableError
+from hapvr.errors import ConfigError, DataError
 from hapvr.files import tensors_sha256
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.model.published import read_archive
@@ -63,7 +63,7 @@ class FrozenNetwork:
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
-    Raises ConfigError for an architecture or option that timm refuses, WeightsUnavailableError if the weights cannot be
+    Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be
     had or do not fill the network.
     """
     weights, architecture = config.weights, config.architecture
@@ -76,10 +76,7 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             found = dict(zip(names, tensors, strict=True))
         else:
             path = weights.path or _published_file(architecture)
-            try:
-                found, _ = read_archive(path)
-            except DataError as error:
-                raise WeightsUnavailableError(str(error)) from error
+            found, _ = read_archive(path)
         state = _fitted(found, config, path)
     if config.options:
         with torch.device("meta"):
@@ -187,7 +184,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
         if name in wanted and values.is_floating_point() and wanted[name].is_floating_point():
             found[name] = values.to(wanted[name].dtype)
     if mismatches := describe_mismatches(wanted, found):
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: {path} does not fit {config.architecture}: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
             "every tensor but the classifier's, by timm's name, in its shape and of finite floats, or correct "
             "`architecture` and `options`"
@@ -207,7 +204,7 @@ def _published_file(architecture: str) -> Path:
         cached = try_to_load_from_cache(repository, HUB_FILE)
         return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
     except (OSError, ValueError, HfHubHTTPError) as error:
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
             "file: weights: {source: file, path: ...}"

@@ -18,7 +18,7 @@ from torch import Tensor
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
-from hapvr.networks.backbone import Backbone, stored_backbone
+from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig
@@ -100,7 +100,8 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     state = _read_part(folder / BACKBONE_FILE, load_file)
-    backbone = stored_backbone(config, identity, state)
+    backbone = load_backbone(config)
+    backbone.network.load_state_dict(state)
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
     for part, digest, wanted in (
         ("backbone", state_sha256(state), identity.sha256),
