@@ -1,9 +1,9 @@
-"""How a family trains: what a step calls, what a checkpoint keeps of it next to the network, and how processes share a batch."""
+"""How a family trains: what a step calls, what changes with it, and how processes share a batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +21,6 @@ Gather = Callable[[Tensor], Tensor]
 
 StepOutput = tuple[Tensor, dict[str, Tensor]]
 """The loss [], and its unweighted terms [] by name."""
-
-_NETWORK = "network."
 
 
 class FamilyTraining(nn.Module, ABC):
@@ -45,15 +43,6 @@ class FamilyTraining(nn.Module, ABC):
         over processes are those of one process with the whole batch. DDP waits for a gradient of every weight that is
         trained.
         """
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps in addition to the network; empty for a family that has nothing else."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
-
-    def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
-        """Restore `extra_state`."""
-        own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
-        self.load_state_dict(own | dict(values))
 
 
 @contextmanager

@@ -159,11 +159,10 @@ class Trainer:
             return
         values = {
             "step": step,
-            "network": self.network.state_dict(),
+            "training": self._training.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict(),
             "best": vars(self._best),
-            "family": self._training.extra_state(),
             "identity": json.dumps(self._identity),
         }
         save_checkpoint(self._folder / CHECKPOINTS, values, step=step)
@@ -184,11 +183,10 @@ class Trainer:
                     f"{'; '.join(text.removeprefix('settings ') for text in differences[:5])}. "
                     f"Use those again, or another run folder"
                 )
-            self.network.load_state_dict(values["network"])
+            self._training.load_state_dict(values["training"])
             self._optimizer.load_state_dict(values["optimizer"])
             self._scheduler.load_state_dict(values["scheduler"])
             self._best = Best(**values["best"])
-            self._training.load_extra_state(values["family"])
         return values.get("step", 0), skipped
 
     def _items(self, first_step: int) -> Iterator[Any]:

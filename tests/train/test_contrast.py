@@ -72,7 +72,7 @@ def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Proj
     run(small_project, tmp_path / "whole", config)
     run(small_project, tmp_path / "cut", config)
     newest = list_checkpoints(tmp_path / "cut" / "checkpoints")[-1]
-    state = read_checkpoint(newest)["family"]
+    state = read_checkpoint(newest)["training"]
     assert {"bank.vectors", "bank.source_ids", "bank.pointer"} < set(state)
     assert any(name.startswith("key_network.") for name in state)
     newest.unlink()

@@ -55,7 +55,7 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
     differing = [step for step, (a, b) in enumerate(zip(one, two, strict=True)) if b != pytest.approx(a, rel=1e-4)]
     assert len(differing) <= max(steps // 10, 1), differing
     alone, together = (
-        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["network"]
+        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["training"]
         for folder in (tmp_path, training.folder)
     )
     for name, weights in alone.items():
