@@ -63,15 +63,12 @@ class CompiledNetwork:
             "ENABLE_CPU_PINNING": False,
             "CPU_RUNTIME_CACHE_CAPACITY": KEPT_OPERATIONS,
         }
-        name = "it"
+        name = model if isinstance(model, Path) else "it"
         try:
-            if isinstance(model, Path):
-                name = str(model)
+            if isinstance(model, Path | bytes):
                 model = core.read_model(model)
                 if found := CONTROL_FLOW & {operation.get_type_name() for operation in model.get_ops()}:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
-            elif isinstance(model, bytes):
-                model = core.read_model(model)
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
