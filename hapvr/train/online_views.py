@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,17 +76,19 @@ class OnlineViews(BatchSource):
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         return plans, slice(own.start * count, own.stop * count)
 
+    @cached_property
+    def _files(self) -> ViewDrawer:
+        """Draws clips of stored frames."""
+        files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
+        return ViewDrawer(
+            lambda video_id: files[self._shard_of[video_id]].read(video_id),
+            config=self._config.views,
+            size_px=self._config.backbone.crop_px,
+        )
+
     def draw(self, plans: list[ViewPlan], own: slice) -> DrawnClips:
         """Frames of the own clips."""
-        if self._files is None:
-            files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
-            self._files = ViewDrawer(
-                lambda video_id: files[self._shard_of[video_id]].read(video_id),
-                config=self._config.views,
-                size_px=self._config.backbone.crop_px,
-            )
-        frames = [self._files.draw(plan) for plan in plans[own]]
-        return torch.stack(frames), own.start, plans
+        return torch.stack([self._files.draw(plan) for plan in plans[own]]), own.start, plans
 
     def __getitem__(self, number: int) -> DrawnClips:
         return self.draw(*self.plans(number))
