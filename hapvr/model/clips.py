@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hapvr.model.settings import doubled_length
-
 Mask = Tensor | None
 """Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
 
@@ -30,22 +28,19 @@ def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: i
     frequent, and a clip's score does not depend on how far it was padded.
     """
     size = similarity.shape[dim]
-    if mask is None:
-        length = doubled_length(size, min_frames)
-        repeated = torch.arange(length, device=similarity.device) % size
-        return similarity if length == size else similarity.index_select(dim, repeated), None
-    targets = lengths = mask.sum(1)
+    all_real = torch.full((similarity.shape[dim - 2],), size, device=similarity.device)
+    targets = lengths = all_real if mask is None else mask.sum(1)
     while bool((targets < min_frames).any()):
         targets = torch.where(targets < min_frames, 2 * targets, targets)
     if targets is lengths:
         return similarity, mask
-    position = torch.arange(max(size, int(targets.max())), device=mask.device)
+    position = torch.arange(max(size, int(targets.max())), device=similarity.device)
     source = torch.where(targets[:, None] > lengths[:, None], position % lengths[:, None], position)
     shape = list(similarity.shape)
     shape[dim] = len(position)
     index = source.clamp(max=size - 1)
     index = index[:, None, :, None] if dim == 2 else index[None, :, None, :]
-    return similarity.gather(dim, index.expand(shape)), position < targets[:, None]
+    return similarity.gather(dim, index.expand(shape)), None if mask is None else position < targets[:, None]
 
 
 def halve_mask(mask: Tensor) -> Tensor:

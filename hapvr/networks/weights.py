@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, DataError
-from hapvr.files import tensors_sha256
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.model.published import read_archive
-from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
+from hapvr.networks.packaged import WeightsIdentity, arrays_sha256, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
 HUB_FILE = "model.safetensors"
@@ -116,11 +115,7 @@ def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]
 
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    return tensors_sha256(
-        (name, str(tensor.dtype), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
-        for name, tensor in on_cpu.items()
-    )
+    return arrays_sha256({name: tensor.detach().cpu().numpy() for name, tensor in state.items()})
 
 
 def _build(
