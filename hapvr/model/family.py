@@ -94,9 +94,9 @@ class VideoNetwork(nn.Module, ABC):
     @torch.inference_mode()
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Video similarities [Q, N] float32 of embeddings [T, r, d] of any lengths, of each pair as `compare` gives it."""
-        scores = torch.empty(len(queries), len(references))
+        scores, query_groups = torch.empty(len(queries), len(references)), list(padded_groups(queries))
         for columns, reference, reference_mask in padded_groups(references):
-            for rows, query, query_mask in padded_groups(queries):
+            for rows, query, query_mask in query_groups:
                 found = self._compare(query, reference, query_mask, reference_mask).video
                 scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = found.float().cpu()
         return scores
