@@ -55,9 +55,9 @@ class VideoNetwork(nn.Module, ABC):
         return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
 
     @property
-    @abstractmethod
     def embedding_dims(self) -> int:
         """d, values per vector of an embedding."""
+        return self.dims
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -114,11 +114,6 @@ class VideoNetwork(nn.Module, ABC):
 
 class FrameVectorNetwork(VideoNetwork):
     """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
-
-    @property
-    def embedding_dims(self) -> int:
-        """D."""
-        return self.dims
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
