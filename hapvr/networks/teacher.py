@@ -16,11 +16,7 @@ from torch.nn import functional as F
 from hapvr.errors import ConfigError
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import PseudoLabelSettings, TeacherConfig
-from hapvr.networks.weights import (
-    FrozenNetwork,
-    create_embedding_network,
-    pixel_statistics,
-)
+from hapvr.networks.weights import FrozenNetwork, create_embedding_network, pixel_statistics
 
 
 @dataclass(frozen=True)
