@@ -16,7 +16,7 @@ from bench.table import parse, ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import embed_by_networks, region_embedder
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Weights
-from hapvr.networks.weights import normalize_pixels, run_network
+from hapvr.networks.weights import normalize_pixels
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.features import crops
@@ -52,7 +52,8 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     @torch.inference_mode()
     def network() -> None:
         for part in torch.split(pixels, BATCH_FRAMES):
-            run_network(backbone.network, part, options.precision)[0].flatten()[0].item()  # waits for the device
+            with torch.autocast(part.device.type, torch.bfloat16, enabled=options.precision == "bfloat16"):
+                backbone.network(part)[0].flatten()[0].item()  # waits for the device
 
     network()
     embed(frames[:BATCH_FRAMES].cpu().numpy())

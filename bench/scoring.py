@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from bench.plain_step import attend, compare, frame_similarity
 from bench.table import parse, ratio, show, take_turns
-from hapvr.model.clips import PackedVideos
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
@@ -64,11 +63,8 @@ def measure(num_frames: int, *, num_videos: int, rounds: int, device: torch.devi
         return torch.tensor(rows)
 
     def engine(dtype: torch.dtype) -> Tensor:
-        packed = [
-            PackedVideos.from_videos([network.embed(video, dtype=dtype) for video in part])
-            for part in (queries, references)
-        ]
-        return network.packed_scorer(dtype=dtype)(*packed)
+        embedded = [[network.embed(video, dtype=dtype) for video in part] for part in (queries, references)]
+        return network.in_dtype(dtype).score_videos(*embedded)
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     works: dict[str, Callable[[], object]] = {"plain": plain}

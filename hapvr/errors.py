@@ -40,10 +40,6 @@ class MissingPartError(HapvrError, ImportError):
     """This needs a part of HAP-VR that is not installed; the message names the installation that has it."""
 
 
-class WeightsUnavailableError(HapvrError):
-    """Network weights cannot be had; the message names them and the ways out."""
-
-
 class VideoError(HapvrError):
     """A video cannot be used. `reason` is a short code that becomes a column of the video's row."""
 

@@ -32,6 +32,5 @@ class ViewsConfig(Settings):
 
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:
         """The weak and the strong cached views that are cut from a window."""
-        weak, strong = range(self.num_weak), range(self.num_weak, self.num_weak + self.num_strong)
-        first, second = ([index for index in views if self.window_of(index) == window] for views in (weak, strong))
-        return first, second
+        weak, strong, step = self.num_weak, self.num_strong, self.num_windows
+        return [*range(window, weak, step)], [*range(weak + window, weak + strong, step)]

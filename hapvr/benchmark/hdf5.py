@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -25,17 +24,8 @@ LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, Va
 """What h5py raises for damaged bytes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hdf5Survey:
-    """The content of a file: names of all datasets, in the file's order, and the most frequent shape per frame."""
-
-    video_ids: tuple[str, ...]
-    num_regions: int
-    dims: int
-
-
-def survey_hdf5(path: Path) -> Hdf5Survey:
-    """Look at the shapes in a file of features, without reading them.
+def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
+    """Names of all datasets, in the file's order, and the most frequent shape per frame, (R, D); no features are read.
 
     Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
     """
@@ -55,25 +45,24 @@ def survey_hdf5(path: Path) -> Hdf5Survey:
             f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, regions, dims] or "
             "[frames, dims], one dataset per video id"
         )
-    (num_regions, dims), _ = shapes.most_common(1)[0]
-    return Hdf5Survey(video_ids=tuple(names), num_regions=num_regions, dims=dims)
+    return names, shapes.most_common(1)[0][0]
 
 
 def read_hdf5_features(
-    path: Path, video_ids: Sequence[str], survey: Hdf5Survey
+    path: Path, video_ids: Sequence[str], shape: tuple[int, int]
 ) -> Iterator[tuple[str, NDArray[np.float16] | None, str, str]]:
-    """(id, features float16 [T, R, D], reason, message) of datasets that a survey names, one video in memory at a time.
+    """(id, features float16 [T, R, D], reason, message) of datasets of a file, one video in memory at a time.
 
     A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and with a reason, if it has no frames
-    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape than the survey's
+    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape per frame
     (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large).
-    Of the last two no value is read. Raises DataError where the file is not an HDF5 file.
+    Of the last two no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file.
     """
     with _open(path) as file:
         for video_id in video_ids:
             features = None
             try:
-                reason, message = _refusal(file[video_id], num_regions=survey.num_regions, dims=survey.dims)
+                reason, message = _refusal(file[video_id], *shape)
                 if not reason:
                     features = file[video_id][()].astype(np.float16)
             except LIBRARY_ERRORS as error:
@@ -96,7 +85,7 @@ def _open(path: Path) -> Iterator[h5py.File]:
         raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
 
 
-def _refusal(dataset: h5py.Dataset, *, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:
+def _refusal(dataset: h5py.Dataset, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:
     """Reason and message where a dataset is not a video's features or must not be read; ("", "") where it may be."""
     shape = dataset.shape
     regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None

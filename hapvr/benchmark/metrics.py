@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import ApKind
@@ -16,13 +15,6 @@ from hapvr.benchmark.definition import ApKind
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-def descending_order(similarity: Floats) -> Ints:
-    """Stable order by descending similarity, int64 [N]; 0 and -0 are a tie. similarity: [N], no NaN."""
-    table = pl.DataFrame({"similarity": similarity}).with_row_index("row")
-    rows = table.sort("similarity", descending=True, maintain_order=True)["row"]
-    return rows.to_numpy().astype(np.int64)
 
 
 def ranks_at(positions: Ints, similarity: Floats, *, skipped: Ints | None = None) -> tuple[Ints, Ints]:

@@ -7,7 +7,7 @@ frozen: strict, on the videos of a named availability manifest, so that two runs
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +122,7 @@ def evaluate(
     under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
     raise a score.
     """
-    pairs = read_pairs(definition, similarities)
+    pairs, num_rows = read_pairs(definition, similarities)
     ranking = rank_pairs(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(
@@ -133,31 +133,21 @@ def evaluate(
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
-    judged: dict[Task, Judgement] = {}
     results, samples, curves = [], {}, {}
     for task in definition.tasks:
-        # retrieval and detection tasks on the same labels share one judgement
-        key = replace(task, name="", metric="mAP", average_precision="step")
-        if key not in judged:
-            judged[key] = judge(definition, task, ranking, policy=policy)
-        truth = judged[key]
-        if task.metric == "micro-AP":
-            value, order_free, curves[task.name] = _pooled(task, truth, ranking)
-            if weights is not None and truth.counted.any():
-                samples[task.name] = _pooled_samples(truth, ranking, weights)
-        else:
-            per_query = _per_query(task, truth, ranking)
-            value, order_free = float(per_query[:, 0].mean()), float(per_query[:, 1].mean())
-            curves[task.name] = per_query[:, 2:].mean(axis=0)
-            if weights is not None and truth.counted.any():
-                samples[task.name] = bootstrap_mean_ap(per_query[:, 0], weights[:, truth.counted])
+        truth = judge(definition, task, ranking, policy=policy)
+        measure = _pooled if task.metric == "micro-AP" else _by_query
+        found, drawn = measure(task, truth, ranking, weights)
+        curves[task.name] = found[2:]
+        if drawn is not None:
+            samples[task.name] = drawn
         results.append(
             TaskResult(
                 task=task.name,
                 metric=task.metric,
-                value=value,
-                order_free=order_free,
-                interval=bootstrap_interval(samples[task.name]) if task.name in samples else None,
+                value=float(found[0]),
+                order_free=float(found[1]),
+                interval=None if drawn is None else bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
                 num_relevant_scored=int(truth.relevant.sum()),
@@ -173,53 +163,53 @@ def evaluate(
             num_references=int(ranking.references_in_scope.sum()),
             num_references_scored=int(ranking.references_scored.sum()),
             num_pairs_invalid=int(ranking.invalid.sum()),
-            num_rows_outside=pairs.num_rows - len(ranking.query),
+            num_rows_outside=num_rows - len(ranking.query),
         ),
         curves=curves,
         samples=samples,
     )
 
 
-def _per_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:
-    """What `_measure` says of each query that counts, [Q', 2 + 101]; a row of zeros if none does."""
+Weights = NDArray[np.float64] | None
+"""How often each query is drawn in each bootstrap sample, see `query_weights`; None: there are none."""
+
+
+def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) -> tuple[Floats, Floats | None]:
+    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample."""
+    if not truth.counted.any():
+        return np.zeros(2 + len(RECALLS)), None
     rows = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
-        rows.append(np.hstack(_measure(task, positions, ranking.similarity[span], skipped, num_relevant)))
-    return np.array(rows) if rows else np.zeros((1, 2 + len(RECALLS)))
+        rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
+    measured = np.array(rows)
+    samples = None if weights is None else bootstrap_mean_ap(measured[:, 0], weights[:, truth.counted])
+    return measured.mean(axis=0), samples
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking) -> tuple[float, float, Floats]:
-    """Micro-AP as published and order-free, and interpolated precision at RECALLS."""
-    num_relevant = int(truth.num_relevant.sum())
+def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) -> tuple[Floats, Floats | None]:
+    """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap sample."""
+    num_relevant, samples = int(truth.num_relevant.sum()), None
+    if weights is not None and truth.counted.any():
+        spans = [ranking.rows(query) for query in range(len(truth.counted))]
+        chosen = [(ranking.similarity[span], truth.relevant[span], truth.candidate[span]) for span in spans]
+        ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
+        samples = bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
     if num_relevant == 0:
-        return 0.0, 0.0, np.zeros(len(RECALLS))
+        return np.zeros(2 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
-    return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant)
+    return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant), samples
 
 
-def _measure(
-    task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int
-) -> tuple[float, float, Floats]:
-    """Average precision of one ranking with ties as published, and with tied scores at their worst rank; interpolated
-    precision at RECALLS. Arguments: see `ranks_at`."""
+def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
+    """Average precision of one ranking with ties as published, and with tied scores at their worst rank; then interpolated
+    precision at RECALLS. Arguments: see `ranks_at`. Returns [2 + 101]."""
     ranks, worst = ranks_at(positions, similarity, skipped=skipped)
     kind = task.average_precision
     grouped = kind == "tie_grouped"
-    return (
-        average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind),
-        average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind),
-        interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS),
-    )
-
-
-def _pooled_samples(truth: Judgement, ranking: Ranking, weights: NDArray[np.float64]) -> Floats:
-    """Micro-AP of every bootstrap sample, [B]."""
-    ranked = []
-    for span in map(ranking.rows, range(len(truth.counted))):
-        candidate = truth.candidate[span]
-        ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
-    return bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
+    published = average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind)
+    order_free = average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind)
+    return np.hstack([published, order_free, interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)])

@@ -11,43 +11,27 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.metrics import Bools, Floats, Ints, descending_order
+from hapvr.benchmark.metrics import Bools, Floats, Ints
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import require_regular
 from hapvr.settings import Policy
-from hapvr.tables import TABLE_ERRORS
+from hapvr.tables import TABLE_ERRORS, read_frame
 
 COLUMNS = ["query_id", "reference_id", "similarity"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ScoredPairs:
-    """Scored pairs whose videos belong to the definition, in file order. Other rows are counted and left out.
+def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> tuple[pl.DataFrame, int]:
+    """Scored pairs whose videos belong to the definition, in file order, and the number of all rows.
 
-    query, reference: int32 [M]. similarity: float [M]; a score that is not finite stands as +inf and is marked in
-    `invalid`, bool [M]. num_rows: rows read.
-    """
-
-    query: NDArray[np.int32]
-    reference: NDArray[np.int32]
-    similarity: Floats
-    invalid: Bools
-    num_rows: int
-
-
-def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> ScoredPairs:
-    """Reads similarities (columns query_id, reference_id, similarity) of `definition`.
-
-    similarities: a table, or a Parquet file. Raises DataError for a missing file or column, a similarity column that is
-    not numeric, an empty table, a repeated pair, or ids all unknown to the definition.
+    similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for
+    a score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a
+    similarity column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition.
     """
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
     try:
-        table = similarities if isinstance(similarities, pl.DataFrame) else _read(Path(similarities))
+        table = similarities if isinstance(similarities, pl.DataFrame) else read_frame(Path(similarities))
         problem = _problem(table)
     except TABLE_ERRORS as error:
         problem = str(error)
@@ -59,29 +43,17 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
             f"{what}: none of {len(table)} rows names a query and a database video of {definition.name} "
             f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
         )
-    query, reference = known["query"].to_numpy(), known["reference"].to_numpy()
-    repeated = len(query) - int(_table_of(definition, query, reference).sum())
+    repeated = len(known) - int(_table_of(definition, known).sum())
     if repeated:
         first, second, *_ = known.filter(pl.struct("query", "reference").is_duplicated()).select(COLUMNS).row(0)
         raise DataError(
             f"{what}: {repeated} pairs are repeated, e.g. query {first!r} with reference {second!r}; keep one score per pair"
         )
-    similarity = known["similarity"]
-    if similarity.dtype != pl.Float32:
-        similarity = similarity.cast(pl.Float64)
-    invalid = ~similarity.is_finite().fill_null(False).to_numpy()
-    values = np.where(invalid, np.inf, similarity.to_numpy()) if invalid.any() else similarity.to_numpy()
-    return ScoredPairs(query=query, reference=reference, similarity=values, invalid=invalid, num_rows=len(table))
-
-
-def _read(path: Path) -> pl.DataFrame:
-    """Raises one of TABLE_ERRORS."""
-    require_regular(path)
-    # ids as dictionaries are read several times as fast as strings
-    with pq.ParquetFile(path, read_dictionary=COLUMNS[:2]) as file:
-        table = file.read(columns=COLUMNS)
-    table.validate(full=True)
-    return pl.DataFrame(table)
+    score = pl.col("similarity")
+    score = score if known.schema["similarity"] == pl.Float32 else score.cast(pl.Float64)
+    valid = score.is_finite().fill_null(False)
+    ranked = pl.when(valid).then(score).otherwise(float("inf"))
+    return known.select("query", "reference", similarity=ranked, invalid=~valid), len(table)
 
 
 def _problem(table: pl.DataFrame) -> str:
@@ -103,16 +75,15 @@ def _with_positions(definition: BenchmarkDefinition, table: pl.DataFrame) -> pl.
     ).drop_nulls(["query", "reference"])
 
 
-def _table_of(definition: BenchmarkDefinition, query: NDArray[np.int32], reference: NDArray[np.int32]) -> Bools:
-    """[Q, N] bool, True at these pairs."""
+def _table_of(definition: BenchmarkDefinition, pairs: pl.DataFrame) -> Bools:
+    """[Q, N] bool, True at these pairs, which `_with_positions` gave."""
     table = np.zeros((len(definition.queries), len(definition.database)), dtype=bool)
-    table[query, reference] = True
+    table[pairs["query"].to_numpy(), pairs["reference"].to_numpy()] = True
     return table
 
 
 def _pairs_in(definition: BenchmarkDefinition, table: pl.DataFrame) -> Bools:
-    known = _with_positions(definition, table)
-    return _table_of(definition, known["query"].to_numpy(), known["reference"].to_numpy())
+    return _table_of(definition, _with_positions(definition, table))
 
 
 def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
@@ -147,10 +118,11 @@ def relevant_and_irrelevant(
 ) -> tuple[Floats, Floats]:
     """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs], [other pairs])."""
     chosen = next(one for one in definition.tasks if one.name == task)
-    pairs = read_pairs(definition, similarities)
-    ranked = ranked_pairs(definition, chosen)[pairs.query, pairs.reference] & ~pairs.invalid
-    relevant = _labelled_pairs(definition, chosen.positives)[pairs.query, pairs.reference]
-    return pairs.similarity[ranked & relevant], pairs.similarity[ranked & ~relevant]
+    pairs, _ = read_pairs(definition, similarities)
+    query, reference, similarity, invalid = (column.to_numpy() for column in pairs)
+    ranked = ranked_pairs(definition, chosen)[query, reference] & ~invalid
+    relevant = _labelled_pairs(definition, chosen.positives)[query, reference]
+    return similarity[ranked & relevant], similarity[ranked & ~relevant]
 
 
 def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:
@@ -190,14 +162,13 @@ class Ranking:
 
 
 def rank_pairs(
-    definition: BenchmarkDefinition, pairs: ScoredPairs, *, policy: Policy, available: frozenset[str] | None
+    definition: BenchmarkDefinition, pairs: pl.DataFrame, *, policy: Policy, available: frozenset[str] | None
 ) -> Ranking:
-    """The ranking of the pairs that are in scope.
+    """The ranking of those of the pairs, see `read_pairs`, that are in scope.
 
     Raises DataError if the frozen policy has no manifest that covers a query and a reference.
     """
     queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
-    pooled = descending_order(pairs.similarity)
     if policy == "frozen":
         manifest = available or frozenset()
         queries_in, references_in = membership(manifest, definition.queries), membership(manifest, definition.database)
@@ -207,27 +178,22 @@ def rank_pairs(
                 f"these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} database "
                 "videos. Is it another benchmark's?"
             )
-        inside = queries_in[pairs.query] & references_in[pairs.reference]
-        pooled = pooled[inside[pooled]]
-    # a stable sort of short integers is a radix sort, much quicker than sorting by both keys at once
-    keys = pairs.query[pooled].astype(np.uint16 if len(queries_in) <= 1 << 16 else np.int32)
-    pooled_position = np.argsort(keys, kind="stable")
-    order = pooled[pooled_position]
-    query, reference = pairs.query[order], pairs.reference[order]
-    queries_scored, references_scored = np.zeros_like(queries_in), np.zeros_like(references_in)
-    queries_scored[query] = True
-    references_scored[reference] = True
+        pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
+    pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index("place")
+    rows = pooled.sort("query", maintain_order=True)
+    query, reference = rows["query"].to_numpy(), rows["reference"].to_numpy()
+    references_scored = np.isin(np.arange(len(references_in)), reference)
     return Ranking(
         query=query,
         reference=reference,
-        similarity=pairs.similarity[order],
-        invalid=pairs.invalid[order],
+        similarity=rows["similarity"].to_numpy(),
+        invalid=rows["invalid"].to_numpy(),
         bounds=np.searchsorted(query, np.arange(len(queries_in) + 1)),
-        pooled_position=pooled_position,
-        pooled_similarity=pairs.similarity[pooled],
+        pooled_position=rows["place"].to_numpy().astype(np.int64),
+        pooled_similarity=pooled["similarity"].to_numpy(),
         queries_in_scope=queries_in,
         references_in_scope=references_in,
-        queries_scored=queries_scored,
+        queries_scored=np.isin(np.arange(len(queries_in)), query),
         references_scored=references_scored,
         references_available=references_scored if available is None else membership(available, definition.database),
     )

@@ -20,7 +20,6 @@ from torch import Tensor
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
-from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
 
 REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
@@ -81,7 +80,6 @@ def score_benchmark(
             f"{len(found)} of {len(references)} references; extract them first"
         )
     network = copy.deepcopy(network).to(device).eval()
-    compare = network.packed_scorer(dtype=torch.float32, limits=Limits.for_device(device))
 
     def embed(video: str, features: Tensor) -> Tensor:
         fits = features.ndim == 3 and features.shape[-1] == network.dims and 0 not in features.shape
@@ -100,13 +98,13 @@ def score_benchmark(
     ):
         embedded = {video: embed(video, one) for video, one in reader.read(queries, extras=network.needs_extras)}
         query_ids = [video for video in queries if video in embedded]
-        query = network.pack([embedded.pop(video) for video in query_ids])
+        query = [embedded.pop(video) for video in query_ids]
         for part in _parts(reader.read(found, extras=network.needs_extras)):
-            scores = compare(query, network.pack([embed(video, features) for video, features in part]))
+            scores = network.score_videos(query, [embed(video, features) for video, features in part])
             columns = {
                 "query_id": np.repeat(query_ids, len(part)),
                 "reference_id": np.tile([video for video, _ in part], len(query_ids)),
-                "similarity": scores.float().cpu().numpy().ravel(),
+                "similarity": scores.numpy().ravel(),
             }
             writer.write_table(pa.table(columns, schema=SCHEMA))
     return out_path

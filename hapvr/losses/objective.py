@@ -9,9 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -20,16 +18,9 @@ from torch.nn import functional as F
 from hapvr.errors import ConfigError
 from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear_ap, quantized_ap, smooth_ap
 from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
-from hapvr.losses.rows import (
-    count_rows_without_positives,
-    mean_over_positives,
-    mean_where,
-    widened,
-    without_self,
-)
+from hapvr.losses.rows import mean_over_positives, mean_where, widened, without_self
 from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
-from hapvr.model.similarity import to_unit_interval
 
 RankingLoss = Callable[..., Tensor]
 """Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
@@ -63,21 +54,12 @@ def loss_options(name: LossName) -> dict[str, object]:
     return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-FRAME_OPTIONS: Mapping[str, Option] = MappingProxyType({"rho": 5.0})
+FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 """HAP-VR's options of quadlinear_ap at frame level, where they differ from the function's own."""
 
 
-@dataclass(frozen=True)
-class ObjectiveOutput:
-    """total: [], to be minimised; terms: unweighted values [] by name; counts: rows that were ranked and left out."""
-
-    total: Tensor
-    terms: dict[str, Tensor]
-    counts: dict[str, int]
-
-
 class Objective:
-    """Computes `ObjectiveOutput` of a batch. Raises ConfigError for an option that a loss does not have."""
+    """The loss of a batch. Raises ConfigError for an option that a loss does not have."""
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
@@ -105,8 +87,8 @@ class Objective:
         *,
         first_row: int = 0,
         add_up: Callable[[Tensor], Tensor] = lambda value: value,
-    ) -> ObjectiveOutput:
-        """Total and terms for all pairs of B clips.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Total [], to be minimised, and unweighted terms [] by name, for all pairs of B clips.
 
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
         pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
@@ -114,31 +96,27 @@ class Objective:
         rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
         first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
-        video = to_unit_interval(similarities.video)
+        video = similarities.video / 2 + 0.5
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
+        ranked = video.reshape(lists), others.reshape(lists)
         compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(video.reshape(lists), others.reshape(lists)),
-            "infonce": lambda: infonce(
-                video.reshape(lists), others.reshape(lists), temperature=self.settings.temperature
-            ),
+            "video_ap": lambda: self._video_loss(*ranked),
+            "infonce": lambda: infonce(*ranked, temperature=self.settings.temperature),
             "hard_negative": lambda: hard_negative(video, others),
             "self_similarity": lambda: self_similarity(video, labels),
             "regularization": lambda: add_up(similarities.regularization),
         }
-        counts = {"queries": len(labels), "queries_without_positives": count_rows_without_positives(others)}
         if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
             different = pair_index[:, 0] != pair_index[:, 1]
             pairs, row_labels = pair_index[different], frame_labels[different]
             rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
-            num_rows, without = row_labels[..., 0].numel(), count_rows_without_positives(row_labels)
-            ranked_rows = torch.tensor(float(num_rows - without), device=video.device)
+            ranked_rows = (row_labels > 0).any(-1).sum().float()
             part = ranked_rows / add_up(ranked_rows).clamp(min=1)
             compute["frame_ap"] = lambda: add_up(self._frame_loss(rows, row_labels) * part)
-            counts |= {"frame_rows": num_rows, "frame_rows_without_positives": without}
         terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
         total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
-        return ObjectiveOutput(total=total, terms=terms, counts=counts)
+        return total, terms
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:

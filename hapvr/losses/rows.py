@@ -18,11 +18,6 @@ def without_self(labels: Tensor) -> Tensor:
     return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 
-def count_rows_without_positives(labels: Tensor) -> int:
-    """The number of queries without a positive, which means leave out. labels: [..., N] ternary."""
-    return int((~(labels > 0).any(-1)).sum())
-
-
 def mean_where(values: Tensor, valid: Tensor) -> Tensor:
     """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient of 0."""
     return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)

@@ -26,7 +26,7 @@ def build_family(
 ) -> VideoNetwork:
     """A new network of the family that the settings are of.
 
-    dims: D, values per region; extras_dims: C of `FrameExtras.pooled`, 0 where features have none. generator: draws the
+    dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. generator: draws the
     weights and leaves torch's global generator alone. Raises ArgumentError where the settings do not fit the dims.
     """
     # A search loads the code of its own family alone.
@@ -87,24 +87,15 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     return network.eval(), found.metadata
 
 
-def describe_mismatches(
-    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Mapping[str, str] | None = None
-) -> list[str]:
-    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty if all fit.
-
-    names: what tensors are called in a message, where the file has other names.
-    """
-
-    def name_of(name: str) -> str:
-        return name if names is None else names.get(name, f"{name} (as named here)")
-
-    lines = [f"{name_of(name)} is missing" for name in wanted if name not in found]
-    lines += [f"{name_of(name)} is unknown" for name in found if name not in wanted]
+def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty if all fit."""
+    lines = [f"{name} is missing" for name in wanted if name not in found]
+    lines += [f"{name} is unknown" for name in found if name not in wanted]
     for name, tensor in found.items():
         if name in wanted and tensor.shape != wanted[name].shape:
-            lines.append(f"{name_of(name)} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}")
+            lines.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}")
         elif name in wanted and tensor.dtype != wanted[name].dtype:
-            lines.append(f"{name_of(name)} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
+            lines.append(f"{name} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
-            lines.append(f"{name_of(name)} has NaN or infinite values")
+            lines.append(f"{name} has NaN or infinite values")
     return lines

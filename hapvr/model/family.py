@@ -7,7 +7,7 @@ and `hapvr.train.families` says how each is trained. Everything else that uses a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Limits, Mask, PackedVideos, zero_padding
+from hapvr.model.clips import Mask, padded_groups, zero_padding
 from hapvr.model.settings import AnyNetworkSettings
-
-PackedScorer = Callable[[PackedVideos, PackedVideos], Tensor]
-"""(Q packed queries, N packed references) -> video similarities [Q, N] float32 in [-1, 1]."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class VideoNetwork(nn.Module, ABC):
 
     An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut from it, frames can be
     indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
-    them in `pack` and `compare`.
+    them in `compare`.
 
     dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
     magnitudes, which the features then carry behind the regions, see `hapvr.model.frame_extras`.
@@ -58,9 +55,9 @@ class VideoNetwork(nn.Module, ABC):
         return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
 
     @property
-    @abstractmethod
     def embedding_dims(self) -> int:
         """d, values per vector of an embedding."""
+        return self.dims
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -94,16 +91,19 @@ class VideoNetwork(nn.Module, ABC):
     def self_similarity(self, video: Tensor) -> Tensor:
         """[T]: `frame_similarity` of each frame of an embedded video with itself."""
 
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """What `packed_scorer` reads of embeddings [T, r, d] of any lengths."""
-        return PackedVideos.from_videos(videos)
+    @torch.inference_mode()
+    def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
+        """Video similarities [Q, N] float32 of embeddings [T, r, d] of any lengths, of each pair as `compare` gives it."""
+        scores, query_groups = torch.empty(len(queries), len(references)), list(padded_groups(queries))
+        for columns, reference, reference_mask in padded_groups(references):
+            for rows, query, query_mask in query_groups:
+                found = self._compare(query, reference, query_mask, reference_mask).video
+                scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = found.float().cpu()
+        return scores
 
-    @abstractmethod
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """Scores all pairs of packed videos, without gradients, as `compare` does one pair at a time.
-
-        dtype: of the comparator, where there is one; None: that of its weights. limits: how much is computed at once.
-        """
+    def in_dtype(self, dtype: torch.dtype) -> VideoNetwork:
+        """The same network, which compares in `dtype` what it computes most of."""
+        return self
 
     def score(
         self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
@@ -115,20 +115,17 @@ class VideoNetwork(nn.Module, ABC):
 class FrameVectorNetwork(VideoNetwork):
     """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
 
-    @property
-    def embedding_dims(self) -> int:
-        """D."""
-        return self.dims
-
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
         first, second = (F.normalize(clips[:, :, 0].to(video.dtype), dim=-1) for clips in (query, reference))
         frame = torch.einsum("qtd,nsd->qnts", first, second)
         return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
 
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """The unit vector of each video, from embeddings [T, 1, D] of any lengths."""
-        return PackedVideos.from_videos([video_vectors(video[None, :, 0])[:, None] for video in videos])
+    @torch.inference_mode()
+    def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
+        """Cosines [Q, N] of the vectors of videos, from embeddings [T, 1, D] of any lengths."""
+        first, second = (torch.cat([video_vectors(one[None, :, 0]) for one in part]) for part in (queries, references))
+        return (first @ second.T).float().cpu()
 
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
@@ -140,15 +137,6 @@ class FrameVectorNetwork(VideoNetwork):
     def self_similarity(self, video: Tensor) -> Tensor:
         """[T], 1, or 0 for vectors of 0. video: [T, 1, D]."""
         return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
-
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """Products in float32 of what `pack` gave, one vector per video."""
-        return _products
-
-
-@torch.inference_mode()
-def _products(query: PackedVideos, reference: PackedVideos) -> Tensor:
-    return query.frames[:, 0].float() @ reference.frames[:, 0].float().T
 
 
 def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:

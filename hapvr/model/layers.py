@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -110,12 +109,6 @@ class Comparator(nn.Module):
 
     def _fill_padding(self, maps: Tensor, mask: MapMask | None) -> Tensor:
         return apply_map_mask(maps, mask) if self.pads_zeros else replicate_edges(maps, mask)
-
-    def in_dtype(self, dtype: torch.dtype) -> Comparator:
-        """A copy that computes in `dtype`, except for its last sum: rounding that to `dtype` would make equal scores."""
-        converted = copy.deepcopy(self).to(dtype)
-        converted.output.float()
-        return converted
 
     @torch.no_grad()
     def _start_as_identity(self) -> None:

@@ -5,6 +5,7 @@ One class scores as HAP-VR, S2VS, DnS and ViSiL do; `NetworkSettings` says which
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -13,15 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from hapvr.model.clips import Limits, Mask, halve_mask, pad_to_min_frames
-from hapvr.model.family import PackedScorer, Similarities, VideoNetwork
+from hapvr.model.clips import Mask, halve_mask, pad_to_min_frames
+from hapvr.model.family import Similarities, VideoNetwork
 from hapvr.model.layers import Binarization, Comparator, GatedAttention, LinearAttention
-from hapvr.model.pairwise import PairScorer
-from hapvr.model.settings import NetworkSettings
+from hapvr.model.settings import NetworkSettings, strips
 from hapvr.model.similarity import chamfer, frame_similarity
 
 MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
 """Frame similarities that the comparator sees at once, by device; on a processor its widest layer then fits the cache."""
+
+MAX_STRIP_ELEMENTS = 2**21
+"""Frame similarities of one pair that the comparator sees at once; a larger pair is refined in strips that overlap by what
+the convolutions see, except in training."""
 
 MAX_KEPT_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
 """Frame similarities up to which training keeps activations of the comparator, about 350 bytes for each. Above that the
@@ -70,7 +74,7 @@ class SimilarityNetwork(VideoNetwork):
         features = features.to(self._dtype)
         if dtype is None:
             embedding: Tensor = self.binarization(self.attention(features))
-            return embedding
+            return embedding.to(features.dtype)
         with torch.autocast(features.device.type, dtype, enabled=dtype.itemsize < 4):
             weighted = self.attention(features)
         embedding = self.binarization(weighted)
@@ -79,10 +83,6 @@ class SimilarityNetwork(VideoNetwork):
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         if query_mask is not None or reference_mask is not None:
             query_mask, reference_mask = _or_all_real(query_mask, query), _or_all_real(reference_mask, reference)
-        # Training compares a batch with itself, for which `frame_similarity` needs half of the products.
-        with_itself = query is reference
-        query = query.to(self._dtype)
-        reference = query if with_itself else reference.to(self._dtype)
         # Means over frames and losses are computed in float32 or wider, also under autocast.
         frame = frame_similarity(query, reference, **self.settings.spatial)
         refined, overshoot = frame, frame.new_zeros(())
@@ -90,7 +90,7 @@ class SimilarityNetwork(VideoNetwork):
             least = self.settings.min_frames
             longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=least)
             longer, reference_mask = pad_to_min_frames(longer, reference_mask, dim=3, min_frames=least)
-            raw = self._refine(self.comparator, longer.to(self._dtype), query_mask, reference_mask).to(frame.dtype)
+            raw = self._refine(self.comparator, longer, query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
             overshoot = (raw - refined).abs().sum()
             if query_mask is not None and reference_mask is not None:
@@ -114,13 +114,12 @@ class SimilarityNetwork(VideoNetwork):
         """[T]: similarity of each frame with itself, the square of what attention weighs it with. video: [T, R, D]."""
         return chamfer(video @ video.transpose(1, 2), **self.settings.spatial)
 
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """`PairScorer` of this network, with its comparator in that dtype."""
-        comparator = self.comparator
-        if comparator is not None and dtype is not None:
-            comparator = comparator.in_dtype(dtype)
-        device = next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
-        return PairScorer(self.settings, comparator, limits or Limits.for_device(device))
+    def in_dtype(self, dtype: torch.dtype) -> SimilarityNetwork:
+        """A copy whose comparator computes in `dtype`, except for its last sum: rounding that would make equal scores."""
+        network = copy.deepcopy(self)
+        if network.comparator is not None:
+            network.comparator.to(dtype).output.float()
+        return network
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -131,6 +130,7 @@ class SimilarityNetwork(VideoNetwork):
     @staticmethod
     def _refine(comparator: Comparator, frame: Tensor, query_mask: Mask, reference_mask: Mask) -> Tensor:
         num_queries, num_references = frame.shape[:2]
+        frame = frame.to(comparator.conv1.weight.dtype)
         step = max(MAX_COMPARATOR_ELEMENTS.get(frame.device.type, 2**22) // (frame.shape[2] * frame.shape[3]), 1)
         pairs = torch.split(frame.flatten(0, 1), step)
         if query_mask is None or reference_mask is None:
@@ -142,8 +142,20 @@ class SimilarityNetwork(VideoNetwork):
         refine: Any = comparator
         if frame.numel() > MAX_KEPT_ELEMENTS.get(frame.device.type, 2**24) and torch.is_grad_enabled():
             refine = partial(checkpoint, comparator, use_reentrant=False, preserve_rng_state=False)
+        elif frame.shape[2] * frame.shape[3] > MAX_STRIP_ELEMENTS and not torch.is_grad_enabled():
+            refine = partial(refine_in_strips, comparator)
         refined = torch.cat([refine(*inputs) for inputs in zip(pairs, rows, columns, strict=True)])
         return refined.view(num_queries, num_references, *refined.shape[1:])
+
+
+def refine_in_strips(comparator: Comparator, frame: Tensor, row_mask: Mask = None, column_mask: Mask = None) -> Tensor:
+    """What the comparator gives for frame similarities [P, T, T'] that are too large to refine at once; its arguments."""
+    height = MAX_STRIP_ELEMENTS // (len(frame) * frame.shape[2])
+    parts = []
+    for rows, kept in strips(frame.shape[1], height=height):
+        part = comparator(frame[:, rows], None if row_mask is None else row_mask[:, rows], column_mask)
+        parts.append(part[:, kept])
+    return torch.cat(parts, dim=1)
 
 
 def _or_all_real(mask: Mask, clips: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         ) from error
     content = content if isinstance(content, Mapping) else {}
     places = [{own: content.get(name) for name, own in VVS_PARTS.items()}]
-    places += [{"": content.get("model")}, {"": content.get("state_dict")}, {"": content}]
+    places += [{"": content.get(key)} for key in ("model", "state_dict", "teacher")] + [{"": content}]
     for parts in places:
         # DataParallel and DDP put a prefix before every name.
         tensors = {
@@ -118,7 +118,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
             settings = content.get("args")
             settings = settings.state if isinstance(settings, Inert) else settings
             return tensors, settings if isinstance(settings, Mapping) else {}
-    raise DataError(f"import: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
+    raise DataError(f"weights: {file} holds no state dict; wanted one, or one under the key 'model' or 'state_dict'")
 
 
 def own_name(published: str) -> tuple[str, str]:
@@ -181,7 +181,11 @@ def import_released(
         if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
             weights.setdefault(name, torch.zeros((), dtype=torch.long))
     published = {own: name for name, own in names.items()}
-    if mismatches := describe_mismatches(network.state_dict(), weights, published):
+
+    def as_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {published.get(name, f"{name} (as named here)"): tensor for name, tensor in tensors.items()}
+
+    if mismatches := describe_mismatches(as_published(network.state_dict()), as_published(weights)):
         raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
     network.load_state_dict(weights)
     report = {"release": release, "tensors": names, "ignored": ignored, "notes": notes, "sha256": file_sha256(file)}

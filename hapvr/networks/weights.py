@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hapvr.errors import ConfigError, WeightsUnavailableError
-from hapvr.files import require_regular, tensors_sha256
+from hapvr.errors import ConfigError, DataError
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
-from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
+from hapvr.model.published import read_archive
+from hapvr.networks.packaged import WeightsIdentity, arrays_sha256, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 
 HUB_FILE = "model.safetensors"
@@ -55,14 +54,15 @@ class FrozenNetwork:
 
     def output(self, frames: Tensor) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8."""
-        pixels = normalize_pixels(frames, self.mean, self.std)
-        return run_network(self.network, pixels.contiguous(memory_format=torch.channels_last), self.precision)
+        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            return self.network(pixels)
 
 
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
-    Raises ConfigError for an architecture or option that timm refuses, WeightsUnavailableError if the weights cannot be
+    Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be
     had or do not fill the network.
     """
     weights, architecture = config.weights, config.architecture
@@ -75,7 +75,7 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
             found = dict(zip(names, tensors, strict=True))
         else:
             path = weights.path or _published_file(architecture)
-            found = _read_state(path, architecture)
+            found, _ = read_archive(path)
         state = _fitted(found, config, path)
     if config.options:
         with torch.device("meta"):
@@ -92,13 +92,10 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
 
     It takes any side where the architecture allows it. Raises as `create_network` does.
     """
-    any_side = {"num_classes": 0, "dynamic_img_size": True}
     try:
-        with torch.device("meta"):
-            _build(config, any_side)
+        return create_network(config, num_classes=0, dynamic_img_size=True)
     except ConfigError:  # convolutional networks take any side without this argument
         return create_network(config, num_classes=0)
-    return create_network(config, **any_side)
 
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -116,22 +113,9 @@ def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]
     return (frames.float() / 255 - means) / deviations
 
 
-def run_network(network: nn.Module, pixels: Tensor, precision: Precision) -> Any:
-    """network(pixels) under autocast of that precision and no other; what is done with the result is not under it.
-
-    pixels: float32. Returns what the network does, partly in bfloat16 if that is the precision.
-    """
-    with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        return network(pixels)
-
-
 def state_sha256(state: dict[str, Tensor]) -> str:
     """Hex SHA-256 over names, dtypes, shapes and bytes of all tensors, in name order."""
-    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    return tensors_sha256(
-        (name, str(tensor.dtype), tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().data)
-        for name, tensor in on_cpu.items()
-    )
+    return arrays_sha256({name: tensor.detach().cpu().numpy() for name, tensor in state.items()})
 
 
 def _build(
@@ -195,7 +179,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
         if name in wanted and values.is_floating_point() and wanted[name].is_floating_point():
             found[name] = values.to(wanted[name].dtype)
     if mismatches := describe_mismatches(wanted, found):
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: {path} does not fit {config.architecture}: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
             "every tensor but the classifier's, by timm's name, in its shape and of finite floats, or correct "
             "`architecture` and `options`"
@@ -215,25 +199,8 @@ def _published_file(architecture: str) -> Path:
         cached = try_to_load_from_cache(repository, HUB_FILE)
         return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
     except (OSError, ValueError, HfHubHTTPError) as error:
-        raise WeightsUnavailableError(
+        raise DataError(
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
             "file: weights: {source: file, path: ...}"
-        ) from error
-
-
-def _read_state(path: Path, architecture: str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file, or of a .pth file, of which nothing else is unpickled."""
-    try:
-        require_regular(path)
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-        for key in ("state_dict", "model", "teacher"):
-            loaded = loaded.get(key, loaded)
-        return dict(loaded)
-    except Exception as error:
-        raise WeightsUnavailableError(
-            f"weights: {path} cannot be read as weights of {architecture}: {error}; wanted is .safetensors, or .pth of plain "
-            f"tensors"
         ) from error

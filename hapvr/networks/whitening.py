@@ -69,15 +69,10 @@ def unit(vectors: NDArray[Any]) -> NDArray[Any]:
 def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whitening:
     """Fit on regions [N, C], finite, N > dims and C >= dims."""
     sample = np.asarray(regions, np.float64)
-    count, channels = sample.shape
     mean = sample.mean(0)
     centered = sample - mean
-    # Fewer samples than channels: the small Gram matrix has the same non-zero spectrum.
-    gram = centered @ centered.T if count < channels else centered.T @ centered
-    values, vectors = np.linalg.eigh(gram / (count - 1))
+    values, vectors = np.linalg.eigh(centered.T @ centered / (len(sample) - 1))
     values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
-    if count < channels:
-        vectors = unit((centered.T @ vectors).T).T
     mean, vectors, values = (np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0)))
     return Whitening(mean, vectors, values, eps)
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from hapvr.errors import DamagedError, DataError
 from hapvr.model.checkpoint import load_network
-from hapvr.model.clips import Limits
 from hapvr.model.family import VideoNetwork
-from hapvr.networks.backbone import Backbone, stored_backbone
+from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig
@@ -59,9 +58,7 @@ class TorchNetworks:
         self._device = torch.device(device)
         self._dtype = dtype
         self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
-        # one operation at a time, so that torch's number of threads is left alone
-        limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
-        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=limits)
+        self._scorer = self.network if dtype is None else self.network.in_dtype(dtype)
 
     @property
     def needs_extras(self) -> bool:
@@ -80,8 +77,7 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def similarities(self, query: Tensor, references: Sequence[Tensor]) -> NDArray[np.float32]:
-        scores = self._score_packed(self.network.pack([query]), self.network.pack(references))
-        return np.asarray(scores[0].cpu().numpy(), np.float32)
+        return np.asarray(self._scorer.score_videos([query], references)[0].numpy())
 
     def comparisons(self, query: Tensor, references: Sequence[Tensor]) -> Comparisons:
         return self.similarities(query, references), [self.frame_similarity(query, one) for one in references]
@@ -104,7 +100,8 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     state = _read_part(folder / BACKBONE_FILE, load_file)
-    backbone = stored_backbone(config, identity, state)
+    backbone = load_backbone(config)
+    backbone.network.load_state_dict(state)
     whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
     for part, digest, wanted in (
         ("backbone", state_sha256(state), identity.sha256),

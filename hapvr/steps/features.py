@@ -148,9 +148,8 @@ def import_features(
         TypeAdapter(PositiveFps).validate_python(fps)
     except ValidationError as error:
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
-    survey = survey_hdf5(file)
-    video_ids = list(survey.video_ids)
-    shape = {"num_regions": survey.num_regions, "dims": survey.dims}
+    video_ids, (num_regions, dims) = survey_hdf5(file)
+    shape = {"num_regions": num_regions, "dims": dims}
     settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
     results = []
     for number, start in enumerate(range(0, len(video_ids), shard_videos)):
@@ -163,7 +162,7 @@ def import_features(
         )
 
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
-            for video_id, features, reason, message in read_hdf5_features(file, pending, survey):
+            for video_id, features, reason, message in read_hdf5_features(file, pending, (num_regions, dims)):
                 if features is None:
                     yield VideoEntry(index_row(video_id, 0, reason=reason, message=message))
                 else:

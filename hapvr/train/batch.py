@@ -67,7 +67,6 @@ class BatchSource(Dataset[Any]):
     extras_dims: int = 0
     num_videos: int
     sampler: BatchSampler
-    _files: Any = None
     _num_frames: Mapping[str, int]
 
     def __init__(
@@ -118,7 +117,7 @@ class BatchSource(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, object]:
         # Open files do not travel to data workers; each opens its own.
-        return self.__dict__ | {"_files": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_files"}
 
 
 class BatchSampler:

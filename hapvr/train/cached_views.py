@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 
@@ -58,13 +59,15 @@ class CachedViews(BatchSource):
         videos = self.sampler.videos(number)
         chosen = {video_id: self._choose(video_id, number) for video_id in videos}
         own = self.sampler.rank_slice()
-        places = {video_id: [plan.index for plan in plans] for video_id, plans in chosen.items()}
-        return self.build(
-            [plan for video_id in videos for plan in chosen[video_id]],
-            torch.cat([self._open(video_id)[0].read(video_id)[places[video_id]] for video_id in videos[own]]),
-            torch.cat([self._open(video_id)[1].read(video_id)[places[video_id]] for video_id in videos]),
-            first_row=own.start * len(STRENGTHS),
-        )
+        regions, embeddings = [], []
+        for place, video_id in enumerate(videos):
+            views, labels = self._files[self._shard_of[video_id]]
+            places = [plan.index for plan in chosen[video_id]]
+            embeddings.append(labels.read(video_id)[places])
+            if own.start <= place < own.stop:
+                regions.append(views.read(video_id)[places])
+        plans = [plan for video_id in videos for plan in chosen[video_id]]
+        return self.build(plans, torch.cat(regions), torch.cat(embeddings), first_row=own.start * len(STRENGTHS))
 
     def _choose(self, video_id: str, number: int) -> list[ViewPlan]:
         """A weak and a strong view of one window."""
@@ -76,15 +79,9 @@ class CachedViews(BatchSource):
             plans.append(ViewPlan(video_id, index, strength, window, donor_id=self._donors[video_id][index]))
         return plans
 
-    def _open(self, video_id: str) -> tuple[ViewFile, ViewFile]:
-        if self._files is None:
-            allow_open_files(2 * len(self._shard_keys))  # views and embeddings
-            self._files = [
-                (
-                    ViewFile(Shard(self._root, VIEWS_STAGE, key), extras=self._extras),
-                    ViewFile(Shard(self._root, LABELS_STAGE, key)),
-                )
-                for key in self._shard_keys
-            ]
-        files: tuple[ViewFile, ViewFile] = self._files[self._shard_of[video_id]]
-        return files
+    @cached_property
+    def _files(self) -> list[tuple[ViewFile, ViewFile]]:
+        """Views and embeddings of each shard."""
+        allow_open_files(2 * len(self._shard_keys))
+        shards = [[Shard(self._root, stage, key) for stage in (VIEWS_STAGE, LABELS_STAGE)] for key in self._shard_keys]
+        return [(ViewFile(views, extras=self._extras), ViewFile(labels)) for views, labels in shards]

@@ -48,34 +48,30 @@ class ContrastTraining(FamilyTraining):
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """The loss, how many anchors had no negative, and cosines [B, B] of all clips. Frame labels are not read."""
+        """The one term is the loss. Frame labels are not read."""
         settings, regions = self._settings, batch.regions
-        num_clips, mask = len(regions), None
+        mask = None
         if batch.num_frames is not None:
             mask = torch.arange(regions.shape[1], device=regions.device) < batch.num_frames[:, None]
-        is_anchor = torch.arange(num_clips, device=regions.device) % len(STRENGTHS) == 0
+        is_anchor = torch.arange(len(regions), device=regions.device) % len(STRENGTHS) == 0
         if self.key_network is not None:
             follow(self.key_network, self.network, momentum=settings.contrast.momentum)
         with drawing_by(settings.seed, "dropout", batch_number, 0, device=regions.device):
             anchors = _vectors(self.network, regions, mask, is_anchor)
             with torch.no_grad():
                 keys = _vectors(self.key_network or self.network, regions, mask, ~is_anchor)
-        vectors = anchors.new_empty(num_clips, anchors.shape[1])
-        vectors[is_anchor], vectors[~is_anchor] = anchors.detach(), keys
-        negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
-        if not settings.contrast.batch_negatives:
-            negatives, usable = [], []
+        negatives, usable = [], []
+        if settings.contrast.batch_negatives:
+            negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
         if self.bank is not None:
             negatives.append(self.bank.negatives())
             usable.append(self.bank.usable(batch.source_ids[is_anchor]))
-        others = torch.cat(usable, dim=1)
         positive = (anchors * keys).sum(1, keepdim=True)
         similarity = torch.cat([positive, anchors @ torch.cat(negatives).T], dim=1)
-        loss = contrast_loss(settings.contrast, similarity, others)
+        loss = contrast_loss(settings.contrast, similarity, torch.cat(usable, dim=1))
         if self.bank is not None:
             self.bank.add(keys, batch.source_ids[~is_anchor])
-        counts = {"anchors": len(anchors), "anchors_without_negatives": int((~others.any(1)).sum())}
-        return loss, {"contrast": loss.detach()}, counts, vectors @ vectors.T
+        return loss, {"contrast": loss.detach()}
 
 
 def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None) -> Tensor:

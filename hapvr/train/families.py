@@ -40,7 +40,7 @@ class TrainingModule(FamilyTraining):
         self._gather = gather
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Total, terms and counts of the objective and video similarities [B, B]. Nothing is drawn."""
+        """What the objective says of the similarities. Nothing is drawn."""
         gather, first_row, frame_labels = self._gather, batch.first_row, batch.frame_labels
         own = self.network.embed(batch.regions)
         mask = own_mask = None
@@ -55,8 +55,7 @@ class TrainingModule(FamilyTraining):
         if gather is not None:
             options = {"first_row": first_row, "add_up": lambda value: gather(value.reshape(1)).sum()}
             similarities = replace(similarities, video=gather(similarities.video))
-        output = self.objective(similarities, batch.labels, frame_labels, batch.pair_index, **options)
-        return output.total, output.terms, output.counts, similarities.video.detach()
+        return self.objective(similarities, batch.labels, frame_labels, batch.pair_index, **options)
 
 
 WARMUP_START_RATE = 0.01
@@ -74,8 +73,7 @@ def build_training(
     """What trains a network of its family.
 
     num_videos: of the training; batch_videos: of a batch; gather: of several processes, in which the similarity network alone
-    trains. Raises ConfigError for settings
-    that do not fit these.
+    trains. Raises ConfigError for settings that do not fit these.
     """
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective), gather=gather)

@@ -1,9 +1,9 @@
-"""How a family trains: what a step calls, what a checkpoint keeps of it next to the network, and how processes share a batch."""
+"""How a family trains: what a step calls, what changes with it, and how processes share a batch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,10 +19,8 @@ from hapvr.train.batch import Batch
 Gather = Callable[[Tensor], Tensor]
 """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
 
-StepOutput = tuple[Tensor, dict[str, Tensor], dict[str, int], Tensor]
-"""Total [], terms by name [], counts by name, and video similarities [B, B] in [-1, 1] without gradients."""
-
-_NETWORK = "network."
+StepOutput = tuple[Tensor, dict[str, Tensor]]
+"""The loss [], and its unweighted terms [] by name."""
 
 
 class FamilyTraining(nn.Module, ABC):
@@ -38,22 +36,13 @@ class FamilyTraining(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Terms of a batch, in containers that DDP can traverse.
+        """The loss of a batch, in containers that DDP can traverse.
 
         batch_number: counts the batches of the training. Random draws are functions of the seed and of it, never of
         torch's global generator, so that a resumed training ends as an uninterrupted one. Gradients that DDP averages
         over processes are those of one process with the whole batch. DDP waits for a gradient of every weight that is
         trained.
         """
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps in addition to the network; empty for a family that has nothing else."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith(_NETWORK)}
-
-    def load_extra_state(self, values: Mapping[str, Tensor]) -> None:
-        """Restore `extra_state`."""
-        own = {f"{_NETWORK}{name}": value for name, value in self.network.state_dict().items()}
-        self.load_state_dict(own | dict(values))
 
 
 @contextmanager

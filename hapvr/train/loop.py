@@ -62,7 +62,7 @@ class Trainer:
 
     data: digests of what it reads; a checkpoint of other data is refused. validate: network -> metrics, of which
     "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first
-    step; its loggers get losses, learning rate, gradient norm and validation. Raises DataError for unusable data.
+    step; its loggers get losses, learning rate and validation. Raises DataError for unusable data.
     """
 
     def __init__(
@@ -82,8 +82,7 @@ class Trainer:
         self._folder, self._fabric = folder, fabric
         self._validate, self._open_loggers = validate, open_loggers
         self._loggers: Sequence[Logger] = ()
-        self._started = self._waited_s = 0.0
-        self._num_clips = 0
+        self._started = 0.0
         self._source = open_source(config, root, shards, fabric)
         self.network = build_network(
             settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
@@ -123,10 +122,13 @@ class Trainer:
             self._started = time.monotonic()
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                output, norm = self._step(step, items)
+                total, terms = self._step(step, items)
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    self._log(step, _metrics(output) | {"gradient_norm": norm, "learning_rate": rate} | self._rates())
+                    losses = {
+                        f"loss/{name}": float(value.detach()) for name, value in {"total": total, **terms}.items()
+                    }
+                    self._log(step, losses | {"learning_rate": rate})
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -157,11 +159,10 @@ class Trainer:
             return
         values = {
             "step": step,
-            "network": self.network.state_dict(),
+            "training": self._training.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict(),
             "best": vars(self._best),
-            "family": self._training.extra_state(),
             "identity": json.dumps(self._identity),
         }
         save_checkpoint(self._folder / CHECKPOINTS, values, step=step)
@@ -171,7 +172,6 @@ class Trainer:
 
         Raises DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged.
         """
-        settings, messages = self._settings, []
         path, values, skipped = newest_checkpoint(self._folder / CHECKPOINTS)
         if path is not None:
             found = Provenance("training", json.loads(values["identity"]))
@@ -183,17 +183,11 @@ class Trainer:
                     f"{'; '.join(text.removeprefix('settings ') for text in differences[:5])}. "
                     f"Use those again, or another run folder"
                 )
-            self.network.load_state_dict(values["network"])
+            self._training.load_state_dict(values["training"])
             self._optimizer.load_state_dict(values["optimizer"])
             self._scheduler.load_state_dict(values["scheduler"])
             self._best = Best(**values["best"])
-            self._training.load_extra_state(values["family"])
-        if self._source.sampler.batch_videos != settings.batch_videos:
-            messages.append(
-                f"batches hold {self._source.sampler.batch_videos} videos, as there are no more; train.batch_videos is "
-                f"{settings.batch_videos}"
-            )
-        return values.get("step", 0), [*skipped, *messages]
+        return values.get("step", 0), skipped
 
     def _items(self, first_step: int) -> Iterator[Any]:
         workers = self._settings.data_workers
@@ -207,36 +201,24 @@ class Trainer:
         )
         return iter(loader)
 
-    def _step(self, step: int, items: Iterator[Any]) -> tuple[StepOutput, float]:
-        """Change the weights once; returns what the loss was, and the norm of its gradient before clipping."""
-        asked = time.monotonic()
-        item = next(items)
-        self._waited_s += time.monotonic() - asked
-        batch: Batch = self._fabric.to_device(self._source.finish(item))
-        output: StepOutput = self._module(replace(batch, regions=batch.regions.float()), step)
-        if not torch.isfinite(output[0]):
+    def _step(self, step: int, items: Iterator[Any]) -> StepOutput:
+        """Change the weights once; returns what the loss was."""
+        batch: Batch = self._fabric.to_device(self._source.finish(next(items)))
+        total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
+        if not torch.isfinite(total):
             raise HapvrError(
-                f"training: step {step}: the loss is {float(output[0].detach())}; the videos of its batch are "
+                f"training: step {step}: the loss is {float(total.detach())}; the videos of its batch are "
                 f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
-        self._fabric.backward(output[0])
-        self._num_clips += len(batch.regions)
-        norm = self._fabric.clip_gradients(  # only measures it
-            self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
-        )
+        self._fabric.backward(total)
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        return output, float(norm) if isinstance(norm, Tensor) else 0.0
+        return total, terms
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         for logger in self._loggers:
             logger.metrics(step, values)
-
-    def _rates(self) -> dict[str, float]:
-        """wait_rate: part of the time spent waiting for data; clips_per_s."""
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        return {"wait_rate": self._waited_s / seconds, "clips_per_s": self._num_clips / seconds}
 
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
@@ -301,13 +283,3 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _metrics(output: StepOutput) -> dict[str, float]:
-    """Total, terms and counts of a step under the names of the history."""
-    total, terms, counts, _ = output
-    return (
-        {"loss/total": float(total.detach())}
-        | {f"loss/{name}": float(value.detach()) for name, value in terms.items()}
-        | {f"count/{name}": value for name, value in counts.items()}
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,14 +23,8 @@ from hapvr.seeding import derive_seed
 from hapvr.train.batch import STRENGTHS, Batch, BatchSource
 from hapvr.train.family import Gather
 
-
-@dataclass(frozen=True)
-class DrawnClips:
-    """What a data worker makes for a batch. frames: [b, T, 3, S, S] uint8, of this process's clips; plans: of all B."""
-
-    frames: Tensor
-    first_row: int
-    plans: tuple[ViewPlan, ...]
+DrawnClips = tuple[Tensor, int, list[ViewPlan]]
+"""Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
 
 
 class OnlineViews(BatchSource):
@@ -82,32 +76,31 @@ class OnlineViews(BatchSource):
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         return plans, slice(own.start * count, own.stop * count)
 
-    def draw(self, plans: Sequence[ViewPlan], own: slice) -> DrawnClips:
+    @cached_property
+    def _files(self) -> ViewDrawer:
+        """Draws clips of stored frames."""
+        files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
+        return ViewDrawer(
+            lambda video_id: files[self._shard_of[video_id]].read(video_id),
+            config=self._config.views,
+            size_px=self._config.backbone.crop_px,
+        )
+
+    def draw(self, plans: list[ViewPlan], own: slice) -> DrawnClips:
         """Frames of the own clips."""
-        if self._files is None:
-            files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
-            self._files = ViewDrawer(
-                lambda video_id: files[self._shard_of[video_id]].read(video_id),
-                config=self._config.views,
-                size_px=self._config.backbone.crop_px,
-            )
-        frames = [self._files.draw(plan) for plan in plans[own]]
-        return DrawnClips(torch.stack(frames), own.start, tuple(plans))
+        return torch.stack([self._files.draw(plan) for plan in plans[own]]), own.start, plans
 
     def __getitem__(self, number: int) -> DrawnClips:
         return self.draw(*self.plans(number))
 
     def finish(self, item: DrawnClips) -> Batch:
         """Features and frame labels of drawn clips."""
-        regions, embeddings = self._features(item.frames)
+        frames, first_row, plans = item
+        regions, embeddings = self._features(frames)
         if self._gather is not None:
             embeddings = self._gather(embeddings.float().to(self._device)).cpu()
-        return self.build(
-            item.plans,
-            regions.clone(),  # outside inference mode, so that gradients may be taken through it
-            embeddings,
-            first_row=item.first_row,
-        )
+        # cloned outside inference mode, so that gradients may be taken through it
+        return self.build(plans, regions.clone(), embeddings, first_row=first_row)
 
     @torch.inference_mode()
     def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:

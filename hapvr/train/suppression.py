@@ -15,8 +15,8 @@ from hapvr.losses.suppression import (
     saliency_loss,
     video_triplet,
 )
-from hapvr.model.frame_extras import FrameExtras, split_extras
-from hapvr.model.vvs.network import Anchors, VvsNetwork
+from hapvr.model.frame_extras import split_extras
+from hapvr.model.vvs.network import VvsNetwork
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch
 from hapvr.train.family import FamilyTraining, StepOutput, drawing_by
@@ -43,67 +43,52 @@ class SuppressionTraining(FamilyTraining):
         self._settings = settings
 
     def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
-        """Losses by name without their weights, counts of anchors, and cosines [B, B] of all clips as they are."""
-        regions, labels = batch.regions, batch.labels
-        extras = None
-        if self.network.needs_extras:
-            regions, extras = split_extras(regions, extras_dims=self.network.extras_dims)
-        anchor_rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
+        """The losses of VVS, weighed and by name; those of triplets where there is a triplet."""
+        network, regions, labels = self.network, batch.regions, batch.labels
+        rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
+        pooled = injected = None
+        if network.needs_extras:
+            regions, pooled, magnitude = split_extras(regions, extras_dims=network.extras_dims)
+            clips, pooled, injected = self._with_distractors(rows, regions, pooled, magnitude, labels, batch_number)
+        else:
+            clips = regions[rows]
         with drawing_by(self._settings.seed, "dropout", batch_number, 0, device=regions.device):
-            anchors, injected = self._anchors(anchor_rows, regions, extras, labels, batch_number)
-            vectors = self.network.vectors(regions)
-        negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[anchor_rows])
+            anchors = network.anchors(clips, pooled)
+            vectors = network.vectors(regions)
+        negative, has_negative = hardest_negatives(anchors.vectors, vectors, labels[rows])
         usable = has_negative.nonzero().flatten()
-        positive = anchor_rows[usable] + 1
-        terms = self._terms(anchors, regions, vectors, injected, usable, positive, negative[usable])
-        nothing = 0 * sum((weight.sum() for weight in self.network.parameters()), start=anchors.vectors.sum())
-        total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
-        counts = {"anchors": len(anchor_rows), "anchors_without_negatives": int((~has_negative).sum())}
-        terms, vectors = {name: term.detach() for name, term in terms.items()}, vectors.detach()
-        return total, terms, counts, vectors @ vectors.T
-
-    def _anchors(
-        self, rows: Tensor, regions: Tensor, extras: FrameExtras | None, labels: Tensor, batch_number: int
-    ) -> tuple[Anchors, Tensor | None]:
-        """The anchors, clips at `rows`, with distractors in them, and the label of each of their frames; None without discrimination."""
-        if extras is None:
-            return self.network.anchors(regions[rows], None), None
-        parts = (self._settings.seed, "injection", batch_number, 0)
-        source = draw_source(regions.shape[1], self.network.settings.injected_rates, numpy_rng(*parts))
-        easy = easy_frames(extras.magnitude, max_magnitude=self.network.settings.max_magnitude)
-        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int((source < 0).sum()))
-        clips = inserted(regions[rows], regions.flatten(0, 1)[chosen], source)
-        pooled = inserted(extras.pooled[rows], extras.pooled.flatten(0, 1)[chosen], source)
-        # An own frame that may be a distractor too has no label.
-        own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
-        return self.network.anchors(clips, pooled), inserted(own, own.new_zeros(()), source)
-
-    def _terms(
-        self,
-        anchors: Anchors,
-        regions: Tensor,
-        vectors: Tensor,
-        injected: Tensor | None,
-        anchor: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-    ) -> dict[str, Tensor]:
-        """The losses that are trained, unweighted; those of triplets where there is a triplet."""
+        positive, negative = rows[usable] + 1, negative[usable]
         terms: dict[str, Tensor] = {}
-        if len(anchor) and self.network.topic is not None:
-            similar = [(anchors.vectors[anchor] * vectors[other]).sum(-1) for other in (positive, negative)]
+        if len(usable) and network.topic is not None:
+            similar = [(anchors.vectors[usable] * vectors[other]).sum(-1) for other in (positive, negative)]
             terms["video"] = video_triplet(similar[0], similar[1])
-        if len(anchor) and anchors.saliency is not None:
-            clips = anchors.regions[anchor]
-            maps = self.network.refined_maps(clips, regions[positive])
-            if self.network.settings.frame_loss:
-                terms["frame"] = frame_loss(maps, self.network.refined_maps(clips, regions[negative]))
-            rule = self.network.settings.saliency.label_rule
+        if len(usable) and anchors.saliency is not None:
+            clips = anchors.regions[usable]
+            maps = network.refined_maps(clips, regions[positive])
+            if network.settings.frame_loss:
+                terms["frame"] = frame_loss(maps, network.refined_maps(clips, regions[negative]))
+            rule = network.settings.saliency.label_rule
             salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
-            terms["saliency"] = saliency_loss(anchors.saliency[anchor], salient)
+            terms["saliency"] = saliency_loss(anchors.saliency[usable], salient)
         if injected is not None and anchors.confidence_logits is not None:
             terms["distractor"] = distractor_loss(anchors.confidence_logits, injected)
-        return terms
+        nothing = 0 * sum((weight.sum() for weight in network.parameters()), start=anchors.vectors.sum())
+        total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
+        return total, {name: term.detach() for name, term in terms.items()}
+
+    def _with_distractors(
+        self, rows: Tensor, regions: Tensor, pooled: Tensor, magnitude: Tensor, labels: Tensor, batch_number: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label of each frame."""
+        settings, parts = self.network.settings, (self._settings.seed, "injection", batch_number, 0)
+        source = draw_source(regions.shape[1], settings.injected_rates, numpy_rng(*parts))
+        easy = easy_frames(magnitude, max_magnitude=settings.max_magnitude)
+        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, int((source < 0).sum()))
+        clips = inserted(regions[rows], regions.flatten(0, 1)[chosen], source)
+        vectors = inserted(pooled[rows], pooled.flatten(0, 1)[chosen], source)
+        # An own frame that may be a distractor too has no label.
+        own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+        return clips, vectors, inserted(own, own.new_zeros(()), source)
 
 
 @torch.no_grad()

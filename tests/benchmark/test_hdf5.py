@@ -22,9 +22,9 @@ def test_what_is_not_in_the_file_is_not_read(tmp_path):
         content.create_dataset("filled", (10_000_000, 9, 16), np.float32, fillvalue=1.0)
         content.create_dataset("zeros", data=np.zeros((3000, 9, 16), np.float32), compression="gzip")
         content.create_dataset("huge", (10_000_000, 9, 16), np.float32, chunks=(1000, 9, 16), fillvalue=1.0)
-    survey = survey_hdf5(path)
-    assert (survey.num_regions, survey.dims) == (9, 16)
-    found = {video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, survey.video_ids, survey)}
+    video_ids, shape = survey_hdf5(path)
+    assert shape == (9, 16)
+    found = {video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, video_ids, shape)}
     assert found.pop("good") == ""
     assert found == dict.fromkeys(("external", "virtual"), "other_file") | dict.fromkeys(
         ("filled", "zeros", "huge"), "too_large"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hapvr.benchmark.metrics import (
     average_precision,
     bootstrap_micro_ap,
-    descending_order,
     interpolated_precision,
     ranks_at,
 )
@@ -27,7 +26,7 @@ def rankings(draw, *, max_size=30):
 
 def relevant_ranks(similarity, relevant, *, ties="worst"):
     """Ranks of the relevant items of a ranking in any order, ascending."""
-    order = descending_order(similarity)
+    order = np.argsort(-similarity, kind="stable")
     row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
     return worst if ties == "worst" else row_order
 
@@ -112,12 +111,3 @@ def test_bootstrap_micro_ap_equals_repeated_queries():
     similarity, relevant = (np.concatenate([pair[part] for pair in chosen]) for part in (0, 1))
     total = int(2 * num_relevant[0] + num_relevant[2])
     assert value[0] == pytest.approx(score(similarity, relevant, kind="tie_grouped", num_relevant=total))
-
-
-@given(st.lists(st.floats(width=32, allow_nan=False), max_size=40))
-def test_descending_order_is_a_stable_sort(values):
-    """For zeros of both signs and infinities, too."""
-    similarity = np.array(values, dtype=np.float32)
-    wanted = np.argsort(-similarity.astype(np.float64), kind="stable")
-    assert descending_order(similarity).tolist() == wanted.tolist()
-    assert descending_order(similarity.astype(np.float64)).tolist() == wanted.tolist()

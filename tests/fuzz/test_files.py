@@ -74,8 +74,7 @@ def write_hdf5(path: Path) -> None:
 
 
 def read_hdf5(path: Path) -> list[object]:
-    survey = survey_hdf5(path)
-    return list(read_hdf5_features(path, survey.video_ids, survey))
+    return list(read_hdf5_features(path, *survey_hdf5(path)))
 
 
 def write_state(path: Path) -> None:

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.model.clips import PackedVideos
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_released
 from hapvr.model.settings import NetworkSettings
@@ -107,8 +106,7 @@ def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> No
     padded = torch.nn.utils.rnn.pad_sequence(embedded, batch_first=True)
     mask = torch.arange(14) < torch.tensor([len(video) for video in videos])[:, None]
     assert_close(network.score(padded, padded, query_mask=mask, reference_mask=mask), alone, rtol=0, atol=1e-5)
-    packed = PackedVideos.from_videos(embedded)
-    assert_close(network.packed_scorer()(packed, packed), alone.detach(), rtol=0, atol=1e-5)
+    assert_close(network.score_videos(embedded, embedded), alone.detach(), rtol=0, atol=1e-5)
     assert alone.std() > 0.01
     assert alone.abs().max() < 0.99
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.model.similarity import chamfer, frame_similarity
+from hapvr.model.similarity import MAX_BLOCK_FRAMES, chamfer, frame_similarity
 from hapvr.seeding import torch_rng
 
 RATES = st.sampled_from([0.0, 0.1, 0.25, 0.34, 0.5, 0.9, 1.0])
@@ -62,13 +62,14 @@ def test_frame_similarity_equals_the_loop(rate: float, symmetric: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.10, 0.34])
-def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
+def test_frame_similarity_in_blocks_equals_the_whole(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Value and gradients do not depend on how much is held at once."""
     found = []
-    for limit in (2**20, 2000):
+    for limit in (112, 4):
+        monkeypatch.setitem(MAX_BLOCK_FRAMES, "cpu", limit)
         query = draw("query", shape=(3, 5, 9, 4)).requires_grad_()
         reference = draw("reference", shape=(2, 6, 9, 4)).requires_grad_()
-        similarity = frame_similarity(query, reference, rate=rate, max_chunk_elements=limit)
+        similarity = frame_similarity(query, reference, rate=rate)
         similarity.square().sum().backward()
         found.append((similarity.detach(), query.grad, reference.grad))
     assert_close(found[0], found[1])
@@ -79,14 +80,17 @@ def test_frame_similarity_in_chunks_equals_the_whole(rate: float) -> None:
     "options",
     [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}],
 )
-def test_a_batch_with_itself_equals_two_batches(options: dict[str, Any], dtype: torch.dtype) -> None:
+def test_a_batch_with_itself_equals_two_batches(
+    options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half of the products give all similarities and gradients, over blocks of any size."""
     first = draw("clips", shape=(5, 7, 9, 4)).to(dtype).requires_grad_()
     second = first.detach().clone().requires_grad_()
     weights = draw("weights", shape=(5, 5, 7, 7)).to(dtype)
-    for limit in (2**25, 3000):
+    for limit in (112, 6):
+        monkeypatch.setitem(MAX_BLOCK_FRAMES, "cpu", limit)
         first.grad = second.grad = None
-        found = frame_similarity(first, first, max_chunk_elements=limit, **options)
+        found = frame_similarity(first, first, **options)
         wanted = frame_similarity(second, second.view_as(second), **options)
         for similarity in (found, wanted):
             (similarity * weights).sum().backward()

@@ -6,7 +6,7 @@ import yaml
 from torch.nn import functional as F
 
 from hapvr.config_file import load_config
-from hapvr.model.frame_extras import FrameExtras, join_extras
+from hapvr.model.frame_extras import join_extras
 from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
@@ -25,7 +25,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
     if network.needs_extras:
         pooled = F.normalize(torch.randn(6, 8, 12, generator=torch_rng(0, "pooled")), dim=-1)
-        regions = join_extras(regions, FrameExtras(pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80))
+        regions = join_extras(regions, pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80)
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = (labels > 0).nonzero()
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))

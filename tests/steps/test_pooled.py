@@ -7,10 +7,9 @@ from torch.testing import assert_close
 
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
-from hapvr.model.frame_extras import FrameExtras, extras_rows, join_extras, split_extras
+from hapvr.model.frame_extras import extras_rows, join_extras, split_extras
 from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
-from hapvr.networks.weights import normalize_pixels, run_network
 from hapvr.steps.project import Project
 
 CHANNELS = 960
@@ -22,15 +21,12 @@ def test_side_comes_back(extras_dims: int, dims: int) -> None:
     """Joined and split again, in half precision, for sizes that fill the last row and that do not."""
     generator = torch.Generator().manual_seed(extras_dims)
     regions = torch.randn(3, 5, 9, dims, generator=generator).half()
-    extras = FrameExtras(
-        torch.randn(3, 5, extras_dims, generator=generator).half(), torch.rand(3, 5, generator=generator).half()
-    )
-    joined = join_extras(regions, extras)
+    pooled = torch.randn(3, 5, extras_dims, generator=generator).half()
+    magnitude = torch.rand(3, 5, generator=generator).half()
+    joined = join_extras(regions, pooled, magnitude)
     assert joined.shape == (3, 5, 9 + extras_rows(extras_dims, dims), dims)
-    found, separated = split_extras(joined, extras_dims=extras_dims)
-    assert torch.equal(found, regions)
-    assert torch.equal(separated.pooled, extras.pooled)
-    assert torch.equal(separated.magnitude, extras.magnitude)
+    separated = split_extras(joined, extras_dims=extras_dims)
+    assert all(map(torch.equal, separated, (regions, pooled, magnitude)))
 
 
 def test_the_backbone_gives_both_at_once() -> None:
@@ -40,15 +36,14 @@ def test_the_backbone_gives_both_at_once() -> None:
     frames = torch.randint(0, 256, (3, 3, 128, 128), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     frames[2] = 0
     vectors = backbone.regions_and_means(frames)
-    regions, extras = vectors[:, :9], frame_extras(vectors)
+    regions, (pooled, magnitude) = vectors[:, :9], frame_extras(vectors)
     assert torch.equal(regions, backbone.regions(frames))
     mean = regions.mean(1)
-    assert_close(extras.pooled, mean / mean.norm(dim=-1, keepdim=True))
-    pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
-    maps = pooled_maps(run_network(backbone.network, pixels, "float32"))
+    assert_close(pooled, mean / mean.norm(dim=-1, keepdim=True))
+    maps = pooled_maps(backbone.output(frames))
     raw = torch.cat([values.flatten(2) for values in maps], dim=1)
     assert raw.shape == (3, CHANNELS, 9)
-    assert_close(extras.magnitude, raw.mean(2).square().sum(1).sqrt())
+    assert_close(magnitude, raw.mean(2).square().sum(1).sqrt())
 
 
 def test_stored_features_have_frame_extras(pooled_project: Project, small_project: Project) -> None:
@@ -59,10 +54,10 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
     found = dict(store.read(sorted(store.available()), extras=True))
     assert found.keys() == wanted.keys()
     for video_id, values in found.items():
-        regions, extras = split_extras(values, extras_dims=CHANNELS)
+        regions, pooled, magnitude = split_extras(values, extras_dims=CHANNELS)
         assert torch.equal(regions, wanted[video_id])
-        assert_close(extras.pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
-        assert bool((extras.magnitude > 0).all())
+        assert_close(pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
+        assert bool((magnitude > 0).all())
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(shard.read().places()))
     assert np.array_equal(FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy())

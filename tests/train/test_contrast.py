@@ -15,7 +15,7 @@ from hapvr.train.contrast import ContrastTraining, contrast_loss
 from hapvr.train.families import build_network, build_training
 from hapvr.train.family import StepOutput
 from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
-from tests.train.runs import cached_views, run, same_weights, with_train, without_times
+from tests.train.runs import cached_views, run, same_weights, with_train
 
 PLAIN = TcaSettings(dropout=0.0)
 BANK = ContrastSettings(bank_size=4, momentum=0.5)
@@ -51,7 +51,7 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
         with torch.no_grad():
             vectors = video_vectors(network.embed(batch.regions.float())[:, :, 0])
             strong = [place for place in range(len(vectors)) if place % 2]
-            rows, losses = [], []
+            losses = []
             for anchor in range(0, len(vectors), 2):
                 own = set(batch.source_ids[anchor].tolist()) - {-1}
                 others = [k for k in strong if not own & set(batch.source_ids[k].tolist())]
@@ -59,12 +59,9 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
                 negatives = torch.cat([vectors[others], bank.vectors[stored]])
                 cosines = torch.cat([vectors[anchor + 1 : anchor + 2], negatives]) @ vectors[anchor]
                 losses.append(contrast_loss(config.train.contrast, cosines[None]))
-                rows.append(anchor)
-        total, terms, counts, similarity = step(training, batch, number)
+        total, terms = step(training, batch, number)
         torch.testing.assert_close(total.detach(), torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(similarity, vectors @ vectors.T, rtol=1e-4, atol=1e-5)
         assert terms["contrast"] == total
-        assert counts == {"anchors": len(rows), "anchors_without_negatives": 0}
         shown = [batch.source_ids[k].tolist() for k in strong]
         assert bank.source_ids[: len(shown)].tolist() == shown if number == 0 else True
 
@@ -75,10 +72,10 @@ def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Proj
     run(small_project, tmp_path / "whole", config)
     run(small_project, tmp_path / "cut", config)
     newest = list_checkpoints(tmp_path / "cut" / "checkpoints")[-1]
-    state = read_checkpoint(newest)["family"]
+    state = read_checkpoint(newest)["training"]
     assert {"bank.vectors", "bank.source_ids", "bank.pointer"} < set(state)
     assert any(name.startswith("key_network.") for name in state)
     newest.unlink()
     assert run(small_project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+    assert read_history(tmp_path / "whole") == read_history(tmp_path / "cut")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,11 +167,9 @@ SHIPPED = {
 def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
     """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where there is none."""
     name = str(name_or_folder)
-    if name in SHIPPED:
-        with resources.as_file(resources.files("hapvr.benchmark") / "data" / name) as folder:
-            return read_definition(folder)
-    if not (Path(name) / "benchmark.json").is_file():
+    folder = Path(__file__).parents[1] / "data" / name if name in SHIPPED else Path(name)
+    if not (folder / "benchmark.json").is_file():
         raise DataError(
             f"benchmark {name!r}: neither a known name ({', '.join(SHIPPED)}) nor a folder with a benchmark.json"
         )
-    return read_definition(Path(name))
+    return read_definition(folder)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Limits, Mask, PackedVideos
-from hapvr.model.family import FrameVectorNetwork, PackedScorer, Similarities, drawing_from
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.settings import NetworkSettings, TcaSettings
+from hapvr.model.clips import Mask
+from hapvr.model.family import FrameVectorNetwork, Similarities, VideoNetwork, drawing_from
+from hapvr.model.settings import TcaSettings
+from hapvr.model.similarity import chamfer
 
 
 class ContextNetwork(FrameVectorNetwork):
@@ -35,9 +36,6 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        chamfer = {"spatial_rate": 0, "temporal_rate": 0, "symmetric_chamfer": settings.symmetric_chamfer}
-        matching = NetworkSettings.model_validate({**chamfer, "attention": False, "comparator": False})
-        self.matcher = SimilarityNetwork(matching, dims=dims)
         with drawing_from(generator):
             layer = nn.TransformerEncoderLayer(
                 dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
@@ -68,19 +66,16 @@ class ContextNetwork(FrameVectorNetwork):
         return encoded.masked_fill(~mask[..., None], 0)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+        found = super()._compare(query, reference, query_mask, reference_mask)
         if self.settings.level == "video":
-            return super()._compare(query, reference, query_mask, reference_mask)
-        frames = (F.normalize(clips, dim=-1) for clips in (query, reference))
-        return self.matcher.compare(*frames, query_mask=query_mask, reference_mask=reference_mask)
+            return found
+        rows = None if query_mask is None else query_mask[:, None]
+        columns = None if reference_mask is None else reference_mask[None]
+        symmetric = self.settings.symmetric_chamfer
+        return replace(found, video=chamfer(found.frame, symmetric=symmetric, row_mask=rows, column_mask=columns))
 
-    def pack(self, videos: Sequence[Tensor]) -> PackedVideos:
-        """Unit vectors of embeddings [T, 1, D]: of each video one at level `video`, else of each frame one."""
+    def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
+        """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1, D] of any lengths."""
         if self.settings.level == "video":
-            return super().pack(videos)
-        return PackedVideos.from_videos([F.normalize(video, dim=-1) for video in videos])
-
-    def packed_scorer(self, *, dtype: torch.dtype | None = None, limits: Limits | None = None) -> PackedScorer:
-        """Products of video vectors, or Chamfer similarities of frames, of what `pack` gave."""
-        if self.settings.level == "frame":
-            return self.matcher.packed_scorer(dtype=dtype, limits=limits)
-        return super().packed_scorer()
+            return super().score_videos(queries, references)
+        return VideoNetwork.score_videos(self, queries, references)

@@ -211,8 +211,7 @@ class VvsNetwork(FrameVectorNetwork):
             length = len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
             regions, pooled = video[:length], None
             if self.needs_extras:
-                regions, extras = split_extras(regions, extras_dims=self.extras_dims)
-                pooled = extras.pooled
+                regions, pooled, _ = split_extras(regions, extras_dims=self.extras_dims)
             vectors[number, :length] = self.frame_vectors(regions, pooled)
         shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
         return shaped if dtype is None else shaped.to(dtype)

@@ -37,8 +37,8 @@ def test_encoder(golden: release.Arrays, name: str, training: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", LEVELS)
-def test_similarities_of_batches_and_of_packed_videos(golden: release.Arrays, kind: str) -> None:
-    """The padded batches that training compares, and the packed videos that the scoring engine compares."""
+def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, kind: str) -> None:
+    """The padded batches that training compares, and the videos videos that the scoring engine compares."""
     network = release.network_of(golden, **LEVELS[kind])
     query, query_mask = release.frames_of(golden, "query")
     reference, reference_mask = release.frames_of(golden, "reference")
@@ -49,13 +49,13 @@ def test_similarities_of_batches_and_of_packed_videos(golden: release.Arrays, ki
     wanted = golden[f"similarity/{kind}"]
     torch.testing.assert_close(compared.video, wanted, **CLOSE)
     with torch.inference_mode():
-        packed = [
-            network.pack([network.embed(clip[m][:, None]) for clip, m in zip(clips, masks, strict=True)])
+        videos = [
+            [network.embed(clip[m][:, None]) for clip, m in zip(clips, masks, strict=True)]
             for clips, masks in ((query, query_mask), (reference, reference_mask))
         ]
-    torch.testing.assert_close(network.packed_scorer()(*packed), wanted, **CLOSE)
+    torch.testing.assert_close(network.score_videos(*videos), wanted, **CLOSE)
     if kind == "chamfer":
-        torch.testing.assert_close(network.packed_scorer()(*packed[::-1]), golden["similarity/chamfer_back"], **CLOSE)
+        torch.testing.assert_close(network.score_videos(*videos[::-1]), golden["similarity/chamfer_back"], **CLOSE)
 
 
 def test_descriptors_of_feature_maps(golden: release.Arrays) -> None:

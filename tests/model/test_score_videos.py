@@ -1,13 +1,12 @@
-"""The fast scoring of videos of different lengths against the network, one pair at a time."""
+"""Scores of many videos of different lengths against the network, one pair at a time."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapvr.model.clips import Limits, PackedVideos
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.pairwise import refine_in_strips
+from hapvr.model import clips, network
+from hapvr.model.network import SimilarityNetwork, refine_in_strips
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
@@ -39,50 +38,46 @@ def one_by_one(network, queries, references):
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_packed_scores_equal_one_pair_at_a_time(variant):
+def test_scores_of_many_videos_equal_one_pair_at_a_time(variant):
     """Lengths from one frame on, score as each pair does alone, in every variant."""
     network = make_network(**VARIANTS[variant])
     queries = [network.embed(video) for video in make_videos([1, 7, 28, 13], name="queries")]
     references = [network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")]
-    got = network.packed_scorer()(PackedVideos.from_videos(queries), PackedVideos.from_videos(references))
+    got = network.score_videos(queries, references)
     torch.testing.assert_close(got, one_by_one(network, queries, references), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
 @settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
     st.lists(st.integers(1, 40), min_size=1, max_size=6),
     st.sampled_from([1, 50, 700, 10**6]),
-    st.sampled_from([0, 2]),
+    st.sampled_from([100, 10**6]),
 )
-def test_limits_change_no_score(query_lengths, reference_lengths, size, workers):
-    """However little or much is computed at once, in one thread or two, the scores are the same."""
-    network = make_network(temporal_rate=0.2)
+def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengths, reference_lengths, frames, strip):
+    """However many videos are compared together, and in strips or not, the scores are the same."""
+    scorer = make_network(temporal_rate=0.2, padding_mode=padding_mode)
     queries, references = (
-        PackedVideos.from_videos([network.embed(video) for video in make_videos(lengths)])
-        for lengths in (query_lengths, reference_lengths)
+        [scorer.embed(video) for video in make_videos(lengths)] for lengths in (query_lengths, reference_lengths)
     )
-    limits = Limits(
-        query_frames=size,
-        reference_frames=size,
-        product_bytes=4 * size,
-        batch_elements=size,
-        strip_elements=size,
-        workers=workers,
-    )
-    got = network.packed_scorer(limits=limits)(queries, references)
-    torch.testing.assert_close(got, network.packed_scorer()(queries, references), rtol=0, atol=1e-5)
+    wanted = one_by_one(scorer, queries, references)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(clips.GROUP_FRAMES, "cpu", frames)
+        patch.setattr(network, "MAX_STRIP_ELEMENTS", strip)
+        torch.testing.assert_close(scorer.score_videos(queries, references), wanted, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
 @pytest.mark.parametrize("max_elements", [1, 300, 10**6])
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
-def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode):
+def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode, monkeypatch):
     """Strips of any height give the comparator's output, rows that pooling drops included."""
+    monkeypatch.setattr(network, "MAX_STRIP_ELEMENTS", max_elements)
     comparator = make_network(padding_mode=padding_mode).comparator
     frame = torch.randn(1, rows, columns, generator=torch_rng("frame"))
     with torch.inference_mode():
-        got = refine_in_strips(comparator, frame, max_elements=max_elements)
+        got = refine_in_strips(comparator, frame)
         torch.testing.assert_close(got, comparator(frame), rtol=0, atol=1e-5)
 
 
@@ -90,8 +85,8 @@ def test_bfloat16_products_keep_the_ranking():
     """Scores from bfloat16 embeddings are within a hundredth and rank clear cases alike."""
     network = make_network()
     videos = [network.embed(video) for video in make_videos([30, 25, 28])]
-    exact = network.packed_scorer()(PackedVideos.from_videos(videos), PackedVideos.from_videos(videos))
-    coarse = PackedVideos.from_videos([video.bfloat16() for video in videos])
-    got = network.packed_scorer(dtype=torch.bfloat16)(coarse, coarse)
+    exact = network.score_videos(videos, videos)
+    coarse = [video.bfloat16() for video in videos]
+    got = network.in_dtype(torch.bfloat16).score_videos(coarse, coarse)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)
