@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import polars as pl
 import torch
@@ -15,11 +13,10 @@ from hapvr.benchmark.report import BLUE, GREY, ORANGE
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
-from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, project_benchmark, score_stored
-from hapvr.steps.evaluation import stored_similarities
+from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, score_stored
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 
@@ -27,24 +24,16 @@ PAIRS_AT_ONCE = 20
 """Pairs whose features are in memory together."""
 
 
-@dataclass(frozen=True, eq=False)
-class ModelCalibration:
-    """calibration, figure: None if there is no calibration, and then the reason says why."""
-
-    calibration: Calibration | None
-    figure: Figure | None
-    reason: str
-
-
-def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
-    """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
+def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
+    """Fit on all labelled pairs of the validation benchmark that have features; why not, where there are too few. Test
+    benchmarks are never looked at.
 
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
     footage of the same scene or incident.
     """
     name = project.config.evaluation.validation
     if name is None:
-        return ModelCalibration(None, None, "the configuration names no validation benchmark")
+        return "the configuration names no validation benchmark"
     definition, features = open_benchmark(project, name)
     task = broadest_task(definition)
     network, _ = load_network(run.network_folder)
@@ -52,9 +41,8 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
-        reason = f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
-        return ModelCalibration(None, None, reason)
-    calibration = fit_calibration(
+        return f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
+    return fit_calibration(
         matches,
         others,
         source={
@@ -66,21 +54,6 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
         },
         frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
     )
-    return ModelCalibration(calibration, reliability_figure(calibration), "")
-
-
-def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
-    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on."""
-    checks = []
-    for name in project.config.evaluation.benchmarks:
-        if name == calibration.source.get("benchmark"):
-            continue
-        definition = project_benchmark(project, name)
-        path = stored_similarities(run, definition.name)
-        matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
-        if len(matches) and len(others):
-            checks.append(check_calibration(name, calibration, matches, others))
-    return tuple(checks)
 
 
 def broadest_task(definition: BenchmarkDefinition) -> Task:

@@ -19,11 +19,11 @@ from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
 from hapvr.scorer.bundle import BundleParts, write_bundle
-from hapvr.scorer.calibration import checked_metrics
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import CARD_FILE, SCORER_FILE, complete_bundle, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.calibration import calibrate, held_out_checks
+from hapvr.steps.calibration import calibrate, reliability_figure
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
@@ -64,9 +64,8 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     """
     scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
-    calibrated = calibrate(project, run)
-    fitted = calibrated.calibration
-    checks = held_out_checks(project, run, fitted) if fitted is not None else ()
+    fitted = calibrate(project, run)
+    calibration = fitted if isinstance(fitted, Calibration) else None
     backbone = load_backbone(project.config.backbone)
     require_trained_on(run, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(run.folder), tracker_of(project)
@@ -82,7 +81,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
             sampling=project.config.sampling,
             provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
             serving=project.config.serving,
-            calibration=fitted,
+            calibration=calibration,
             warning=warning,
             onnx=onnx,
             onnx_folder=onnx_folder if "files" in onnx else None,
@@ -93,17 +92,16 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         project,
         run,
         scores=scores,
-        calibrated=calibrated,
-        checks=checks,
+        calibration=fitted,
         evidence=evidence,
         tags=tags,
         onnx=onnx,
         warning=warning,
     )
     complete_bundle(bundle, evidence=evidence, card=card)
-    if calibrated.figure is not None:
-        tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
-    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
+    figure = None if calibration is None else reliability_figure(calibration)
+    if figure is not None:
+        tracker.client.log_figure(run.mlflow_run_id, figure, "figures/calibration/reliability.png")
     tracker.client.log_text(run.mlflow_run_id, card, CARD_FILE)
     uri = log_model(tracker, run.mlflow_run_id, bundle)
     tracker.client.set_terminated(run.mlflow_run_id)
@@ -125,7 +123,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         digest=file_sha256(bundle / SCORER_FILE),
         card=card,
         warning=warning,
-        figure=calibrated.figure,
+        figure=figure,
     )
 
 
