@@ -145,7 +145,8 @@ def training_environment(project: Project) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        # The trainer keeps what it cannot deliver and tries again by itself.
+        # One thread delivers what is there, once; the end of a training delivers the rest.
+        "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     }
