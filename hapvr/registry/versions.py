@@ -224,9 +224,12 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
     return Champion(int(found.version), str(found.run_id))
 
 
-def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
+def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand") -> int | None:
     """Give a version the alias champion, and write down on it, and on the one before, when, how (baseline, gate, hand or
-    rollback) and why. Raises DataError if there is no such version."""
+    rollback) and why. Returns the version that was champion before, None if none was.
+
+    Raises DataError if there is no such version.
+    """
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
     if how != "rollback":
@@ -235,15 +238,6 @@ def set_champion(client: MlflowClient, name: str, version: int, *, how: str, rea
     decide(client, name, version, f"champion by {how}", reason)
     if before is not None and before.version != version:
         decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")
-
-
-def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
-    """Make a version champion by hand. Returns the version that was champion before, None if none was.
-
-    Raises DataError if there is no such version.
-    """
-    before = champion_of(client, name)
-    set_champion(client, name, version, how="hand", reason=reason)
     return before.version if before else None
 
 
@@ -265,7 +259,7 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     if current is not None and left:
         client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
     version = max(since, key=lambda one: since[one])
-    set_champion(client, name, version, how="rollback", reason=reason)
+    promote(client, name, version, how="rollback", reason=reason)
     return version
 
 

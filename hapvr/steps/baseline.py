@@ -14,7 +14,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, champion_of, register_bundle, set_champion, version_tags
+from hapvr.registry.versions import WARNING_TAG, champion_of, promote, register_bundle, version_tags
 from hapvr.steps.local_baseline import KEY, SETTINGS, WARNING, complete_baseline
 from hapvr.steps.project import Project
 from hapvr.steps.registration import export_onnx
@@ -38,9 +38,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         wanted = min(MAX_VIDEOS, len(videos))
         if tags.get(WHITENING_TAG) != whitening.sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted:
             version = _register_baseline(project, videos, whitening, progress=progress)
-            set_champion(
-                tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet"
-            )
+            promote(tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet")
 
 
 def _register_baseline(project: Project, videos: Mapping[str, str], whitening: Whitening, *, progress: Progress) -> int:

@@ -17,7 +17,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, set_champion, version_tags
+from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, promote, version_tags
 from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.similarity_model import load_similarity_model
 from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark
@@ -67,7 +67,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             )
             decision = replace(decision, promoted=False, reason=reason)
         if decision.promoted:
-            set_champion(client, name, version, how="gate", reason=decision.reason)
+            promote(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
             client.set_model_version_tag(name, str(version), key, value)
         decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
