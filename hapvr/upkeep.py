@@ -24,7 +24,7 @@ from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
-from hapvr.files import read_json_as, set_aside
+from hapvr.files import read_json_as
 from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
@@ -230,15 +230,6 @@ def _check_training(root: DataRoot, key: str) -> None:
         load_bundle(folder / "bundle")
 
 
-def _set_checkpoints_aside(project: Project, key: str) -> None:
-    """A training resumes from the newest checkpoint that can be read."""
-    for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
-        try:
-            read_checkpoint(path)
-        except DataError:
-            set_aside(path)
-
-
 def _check_scores(root: DataRoot, key: str) -> None:
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
@@ -314,7 +305,9 @@ KINDS: dict[str, Kind] = {
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
     "models": Kind(
-        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)], _check_training, _set_checkpoints_aside
+        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)],
+        _check_training,
+        advice="Nothing here can be made again; a training resumes from its newest checkpoint that can be read",
     ),
     "benchmark_scores": Kind(
         lambda root: [
