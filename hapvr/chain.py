@@ -174,11 +174,11 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
         return found
     from hapvr.steps.search_index import outdated_index
 
-    index, known = outdated_index(project, model), shard_keys(project.root)
+    (undescribed, lacking), known = outdated_index(project, model), shard_keys(project.root)
     # Imported features are not shards of the manifest; the index describes them itself.
-    found["frame_descriptors"] = {key: digest for key, digest in index.undescribed.items() if key in known}
-    if index.outdated:
-        found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
+    found["frame_descriptors"] = {key: digest for key, digest in undescribed.items() if key in known}
+    if lacking:
+        found["search_index"] = {} if found["frame_descriptors"] else {"": lacking}
         return found
     from hapvr.steps.duplicates import outdated_groups, outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards
