@@ -25,6 +25,7 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import ArgumentError, DataError, is_installed
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
+from hapvr.steps.baseline import ensure_baseline, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.search_model import SearchModel, search_model
 from hapvr.steps.searcher import Searcher
@@ -126,12 +127,8 @@ def update_collection(project: Project, bar: Bar) -> Collection:
 def _baseline(project: Project, progress: Progress) -> SearchModel:
     """The project's champion, at first the untrained baseline; where torch or MLflow is not installed, that in its folder."""
     if is_installed("torch") and is_installed("sqlalchemy"):
-        from hapvr.steps.baseline import ensure_baseline
-
         ensure_baseline(project, progress=progress)
         return search_model(project)
-    from hapvr.steps.local_baseline import local_baseline
-
     return search_model(project, str(local_baseline(project, progress=progress)))
 
 

@@ -14,8 +14,8 @@ from hapvr.networks.packaged import packaged_origin
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.steps.baseline import searches_text
 from hapvr.steps.evaluation import BASELINE, TRAINED
-from hapvr.steps.local_baseline import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 from hapvr.tables import markdown_table
