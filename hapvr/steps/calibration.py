@@ -20,9 +20,6 @@ from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, sc
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 
-PAIRS_AT_ONCE = 20
-"""Pairs whose features are in memory together."""
-
 
 def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
     """Fit on all labelled pairs of the validation benchmark that have features; why not, where there are too few. Test
@@ -99,13 +96,10 @@ def _frame_threshold(
     )
     others = others.sort("query_id", "reference_id")
     chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
-    pairs = list(others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows())
     runs = []
-    for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        part = pairs[start : start + PAIRS_AT_ONCE]
-        videos = dict(features.read(sorted({video for pair in part for video in pair}), extras=network.needs_extras))
+    for pair in others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows():
+        videos = dict(features.read(pair, extras=network.needs_extras))
         with torch.inference_mode():
-            for query, reference in part:
-                first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))
-                runs.append(best_run(relative_frame_matrix(network, first, second)))
+            first, second = (network.embed(videos[video].float().to(device)) for video in pair)
+            runs.append(best_run(relative_frame_matrix(network, first, second)))
     return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
