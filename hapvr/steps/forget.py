@@ -45,7 +45,7 @@ from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
-from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER, PARTS, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import download_folder
 from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
@@ -93,7 +93,8 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     local = (row for row in of_source if not is_remote(row["uri"]))
     wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
     wanted |= dict.fromkeys(video_ids, True)
-    contents = _contents(root)
+    inspected = inspected_videos(root, shard_keys(root))
+    contents = {row["video_id"]: row["sha256"] for _, row in inspected if row["sha256"]}
     digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
@@ -250,14 +251,6 @@ def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
             path = tracker.client.download_artifacts(run_id, place, temporary)
             if _forget_in_table(copies, Path(path).relative_to(temporary).as_posix(), values):
                 tracker.client.log_artifact(run_id, path, place.rpartition("/")[0])
-
-
-def _contents(root: DataRoot) -> dict[str, str]:
-    """Video id -> SHA-256, of all that were read."""
-    found = (Shard(root, VIDEOS_STAGE, key).find() for key in shard_keys(root))
-    return {
-        row["video_id"]: row["sha256"] for index in found if index is not None for row in index.rows() if row["sha256"]
-    }
 
 
 def _mentions(root: DataRoot, name: str, values: Collection[str]) -> bool:
