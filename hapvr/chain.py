@@ -79,12 +79,12 @@ _STEPS = (
     Step("pseudo_labels", "extract", "steps.views:make_pseudo_labels",
          inputs=("frames",), shards="training", gpu=True,
          does="computes the teacher's embeddings of the same clips, which label their frames"),
-    Step("similarity_model", "retrain", "chain:train_model",
+    Step("similarity_model", "retrain", "steps.training:train_model",
          inputs=("training_views", "pseudo_labels", "features"), gpu=True,
          does="trains the network in a process of its own, tracked as one MLflow run"),
-    Step("benchmark_scores", "retrain", "chain:score_benchmarks", inputs=("similarity_model", "features"), gpu=True,
+    Step("benchmark_scores", "retrain", "steps.evaluation:score_benchmarks", inputs=("similarity_model", "features"), gpu=True,
          does="scores every benchmark with the trained model and the untrained baseline"),
-    Step("registered_model", "retrain", "chain:register_model", inputs=("similarity_model", "benchmark_scores"),
+    Step("registered_model", "retrain", "steps.registration:make_registered_model", inputs=("similarity_model", "benchmark_scores"),
          does="registers a calibrated version, which the gate may promote to champion"),
     Step("frame_descriptors", "describe", "steps.search_index:make_descriptors",
          inputs=("features", "registered_model"), takes="model", shards="collection", gpu=True,
@@ -119,47 +119,6 @@ def shards_of(project: Project, step: Step) -> list[str]:
     if step.shards == "collection":
         return collection_keys(project.root, shard_keys(project.root))
     return shard_keys(project.root) if step.per_shard else [""]
-
-
-def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
-
-    Returns the trainer's result, and where it is.
-    """
-    from hapvr.steps.training import finish_training, prepare_training, run_training
-
-    training = prepare_training(project, run, tags={})
-    run_training(project, training)
-    result = finish_training(project, training)
-    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
-
-
-def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:
-    """The scores of every benchmark by name. run: of the training; "" for the current one."""
-    from hapvr.steps.evaluation import make_benchmark_scores
-    from hapvr.steps.training import trained_run
-
-    training, names = trained_run(project, run), project.config.evaluation.benchmarks
-    made = {}
-    for number, name in enumerate(names, start=1):
-        made[name] = make_benchmark_scores(project, training, name)
-        progress(number, len(names))
-    return made
-
-
-def register_model(
-    project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
-) -> Any:
-    """Register a trained model, and before it the untrained baseline. run: of the training; "" for the current one.
-
-    Returns the `Registration`.
-    """
-    from hapvr.steps.baseline import ensure_baseline
-    from hapvr.steps.registration import make_registered_model
-    from hapvr.steps.training import trained_run
-
-    ensure_baseline(project, progress=progress)
-    return make_registered_model(project, trained_run(project, run), tags=tags or {})
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:

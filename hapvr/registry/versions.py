@@ -109,14 +109,16 @@ def register_bundle(
     run_name: str,
     params: Mapping[str, Any],
     tags: Mapping[str, str],
+    target: float | None = None,
 ) -> int:
-    """Make a version of a bundle that no training here has made, with an MLflow run of its own; returns its number."""
+    """Make a version of a bundle, in the MLflow run of this key, which is made if necessary; returns its number. target: as of
+    `register`."""
     run_id = tracker.start(key, name=run_name, params=params, tags=tags)
     if (bundle / CARD_FILE).exists():
         tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
-    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=tags)
 
 
 def register(

@@ -29,6 +29,7 @@ from hapvr.files import read_json_as, write_atomic
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.whitening import load_whitening
+from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
@@ -124,6 +125,17 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     with write_atomic(folder / RUN_NAME) as part:
         part.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return TrainingRun(key, folder, run_id)
+
+
+def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
+
+    Returns the trainer's result, and where it is.
+    """
+    training = prepare_training(project, run, tags={})
+    run_training(project, training)
+    result = finish_training(project, training)
+    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
