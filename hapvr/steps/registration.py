@@ -25,14 +25,13 @@ from hapvr.scorer.description import SCORER_FILE, complete_bundle, random_weight
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline
-from hapvr.steps.calibration import calibrate, reliability_figure
+from hapvr.steps.calibration import calibrate, fit_on_validation, reliability_figure
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of, trained_run
-from hapvr.steps.validation_searches import fit_on_validation
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
 
