@@ -48,16 +48,7 @@ from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
-from hapvr.train.run_folder import (
-    CHECKPOINTS,
-    NETWORK,
-    RESULT_NAME,
-    RUN_NAME,
-    TrainingResult,
-    list_checkpoints,
-    read_checkpoint,
-    read_record,
-)
+from hapvr.train import run_folder
 
 
 @dataclass(frozen=True)
@@ -215,17 +206,17 @@ def _check_training(root: DataRoot, key: str) -> None:
         return
     folder = root.local_path(f"models/{key}")
     hint = "train again with another run key, or copy it from the run in MLflow"
-    if (folder / RUN_NAME).is_file():
-        read_record(folder)
-    if (folder / RESULT_NAME).is_file():
-        ended = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
-        read_description(folder / NETWORK)
-        if weights_sha256(folder / NETWORK) != ended.weights_sha256:
-            weights = folder / NETWORK / WEIGHTS_FILE
+    if (folder / run_folder.RUN_NAME).is_file():
+        run_folder.read_record(folder)
+    if (folder / run_folder.RESULT_NAME).is_file():
+        ended = read_json_as(folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
+        read_description(folder / run_folder.NETWORK)
+        if weights_sha256(folder / run_folder.NETWORK) != ended.weights_sha256:
+            weights = folder / run_folder.NETWORK / WEIGHTS_FILE
             raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
-    for checkpoint in list_checkpoints(folder / CHECKPOINTS):
+    for checkpoint in run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
-            read_checkpoint(checkpoint)
+            run_folder.read_checkpoint(checkpoint)
     if (folder / "bundle" / SCORER_FILE).is_file():
         load_bundle(folder / "bundle")
 

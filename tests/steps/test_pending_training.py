@@ -29,19 +29,18 @@ def project(small_project: Project, tmp_path: Path) -> Project:
 def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     """Before a training all usable videos are pending; after it none, unless settings change or shards come."""
     before = pending_data(project)
-    assert before.no_model
     assert not before.is_empty
     assert before.num_videos > 0
     run = prepare_training(project, "seen", tags={})
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
     assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
-    assert pending_data(replace(project, config=with_train(project, seed=5))).settings_changed
+    assert not pending_data(replace(project, config=with_train(project, seed=5))).is_empty
     project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
     assert pending_data(project).shards == before.shards[:1]
     project.root.local_path(f"models/{run.key}/run.json").write_text("")
     with pytest.warns(UserWarning, match=r"run\.json is damaged .* counts as no model"):
-        assert pending_data(project).no_model
+        assert not pending_data(project).is_empty
 
 
 def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
