@@ -57,14 +57,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
     from hapvr.model.checkpoint import save_network
     from hapvr.model.network import SimilarityNetwork
     from hapvr.networks.backbone import load_backbone
-    from hapvr.registry.versions import (
-        WARNING_TAG,
-        WEIGHTS_TAG,
-        champion_of,
-        promote,
-        register_bundle,
-        version_tags,
-    )
+    from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, champion_of, promote, register_bundle, version_tags
     from hapvr.steps.registration import export_onnx
     from hapvr.steps.training import TrainingRun, tracker_of
 

@@ -21,14 +21,7 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_columns, view_fields
 from hapvr.errors import DataError
-from hapvr.networks.extract import (
-    Embed,
-    Frames,
-    embed_by_networks,
-    open_backbone,
-    region_embedder,
-    teacher_embedder,
-)
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import load_whitening
