@@ -49,10 +49,8 @@ SEEDS_TAG = "hapvr.seeds"
 class BenchmarkScores:
     """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
 
-    run: TrainingRun
     folder: Path
     results: dict[str, EvaluationResult]
-    target_means: dict[str, float]
     figures: dict[str, Figure]
 
 
@@ -89,27 +87,21 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
     if len(relevant) and len(irrelevant):
         figures[f"similarities-{first}"] = similarity_distribution_figure(relevant, irrelevant, title=first)
-    scores = BenchmarkScores(
-        run=run,
-        folder=folder,
-        results=results,
-        target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
-        figures=figures,
-    )
+    means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     stored = {row: result.to_json() for row, result in results.items()}
-    data = {"digest": definition_digest(definition), "target_means": scores.target_means, "results": stored}
+    data = {"digest": definition_digest(definition), "target_means": means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
     tracker, run_id = tracker_of(project), run.mlflow_run_id
     for row, result in results.items():
-        values = {**result.metrics, "mean": scores.target_means[row]}
+        values = {**result.metrics, "mean": means[row]}
         tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for title, figure in figures.items():
         tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".parquet"):
             tracker.client.log_artifact(run_id, str(path), f"benchmarks/{definition.name}")
-    return scores
+    return BenchmarkScores(folder, results, figures)
 
 
 def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
