@@ -126,18 +126,16 @@ def _repaired(project: Project, one: FileCheck, kind: Kind) -> FileCheck:
 
 
 @contextmanager
-def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Move files into ASIDE while the block makes them again; they are removed once they are replaced.
-
-    They are put back where the block fails, where it does not replace them, and where `confirm` is false afterwards.
-    """
+def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
+    """Move files into ASIDE while the block makes them again; they are removed once they are replaced, and put back where the
+    block fails or does not replace them."""
     moved = [name for name in names if root.exists(name)]
     for name in moved:
         _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
         yield
-        good = confirm()
+        good = True
     finally:
         for name in moved:
             if good and root.exists(name):
@@ -171,16 +169,18 @@ def _check_downloads(root: DataRoot, key: str) -> None:
 
 def _remake_downloads(project: Project, key: str) -> None:
     """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
-    root, lost = project.root, []
+    root = project.root
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with _set_aside(root, path.relative_to(root.local).as_posix(), record, confirm=path.exists):
+        with (
+            suppress(DataError, FileNotFoundError),
+            _set_aside(root, path.relative_to(root.local).as_posix(), record),
+        ):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
-        if path in damaged_files(root, key):
-            lost.append(path)
-    if lost:
+            path.stat()  # without it the record comes back, too
+    if lost := damaged_files(root, key):
         raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
 
 
