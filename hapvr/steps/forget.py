@@ -88,8 +88,6 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
         )
     of_source = [row for row in manifest.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
-    if offline and not of_source:
-        raise ArgumentError(f"--offline {offline!r:.80}: the manifest has no source of this name")
     local = (row for row in of_source if not is_remote(row["uri"]))
     wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
     wanted |= dict.fromkeys(video_ids, True)

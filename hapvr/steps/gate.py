@@ -10,7 +10,7 @@ from typing import Any
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import HapvrError
 from hapvr.files import read_json_as
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
@@ -47,14 +47,13 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError where
-    there is no champion, which `ensure_baseline` makes.
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. There must be a champion,
+    which `ensure_baseline` makes.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = champion_of(client, name), version_tags(client, name, version)
-        if champion is None:
-            raise DataError(f"registry: {name} has no champion to compare with; register the model again")
+        assert champion is not None, "ensure_baseline makes one"
         if DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)

@@ -71,14 +71,8 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         with suppress(DamagedError):  # it is fitted again
             found = whitening_provenance(root)
             stored = None if found is None else load_whitening(root)
-        if found is not None and IMPORTED in found.settings:
-            stored = stored or load_whitening(root)  # one that is damaged has to be imported again
-            if stored.dims != config.whitening.dims:
-                raise DataError(
-                    f"whitening: the imported one has {stored.dims} dimensions, whitening.dims is {config.whitening.dims}; "
-                    "import it again with --dims, or change the configuration"
-                )
-            return WhiteningResult(stored, found, done=False)
+        if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
+            return WhiteningResult(stored or load_whitening(root), found, done=False)
         if (
             found is not None
             and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings))
