@@ -140,11 +140,11 @@ def register(
     else:
         # A server refuses the address of a logged model without its id. A client on a database looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
-        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
-        number = int(made.version)
         found = client.get_run(run_id).data.tags
         maker = f"Dagster run {found['dagster.run_id']}" if "dagster.run_id" in found else found.get(MLFLOW_USER, "")
-        client.set_model_version_tag(name, str(number), MAKER_TAG, maker)
+        known = {**tags, MAKER_TAG: maker}
+        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=known, model_id=logged)
+        number = int(made.version)
     if target is not None:
         client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))

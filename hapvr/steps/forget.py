@@ -41,7 +41,7 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
@@ -138,10 +138,8 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):
                 unmark(root, mark.first, mark.second)
-        rows_places = [
-            f"{stage}/{key}/rows.parquet" for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)
-        ]
-        for place in (*rows_places, PICTURES_PLACE):
+        tables = [rows_place(stage, key) for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)]
+        for place in (*tables, PICTURES_PLACE):
             _forget_in_table(root, place, values)
         root.delete(GROUPS_PLACE)  # they are made again of the pairs
         if root.exists(OUTBOX_PLACE):
