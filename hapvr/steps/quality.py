@@ -25,19 +25,11 @@ MAX_DUPLICATE_RATE = 0.1
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
-UNAVAILABLE_HINT = (
-    "The sites have these videos no more; if so many surprise you, see download.cookies_file and the proxy."
-)
-FAILED_HINT = (
-    "The column `reason` says why. Materialise the shard again, or fetch damaged files again, or leave them out."
-)
-DUPLICATE_HINT = "Files with equal bytes teach the model that copies are negatives, as they count as different videos: keep one of each."
-UNDECODABLE_HINT = (
-    "The column `reason` says why; `timeout` and `killed` may pass with more sampling.timeout_s or max_memory_bytes."
-)
-FRAME_RATE_HINT = (
-    "These files have another number of frames than their duration says: cut off, or it is wrong. Play one."
-)
+UNAVAILABLE_HINT = "The sites have them no more; if so many surprise you, see download.cookies_file and the proxy."
+FAILED_HINT = "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
+DUPLICATE_HINT = "Equal files count as different videos, so training takes copies for negatives: keep one of each."
+UNDECODABLE_HINT = "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
+FRAME_RATE_HINT = "Their number of frames does not fit their duration: cut off, or the file is wrong. Play one."
 VALUES_HINT = (
     "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision overflowed. Delete the shard's "
     "features and materialise them again; if it stays, fit the whitening again."
