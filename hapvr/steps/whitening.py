@@ -42,7 +42,7 @@ TRAINED = "models/current.json"
 
 @dataclass(frozen=True)
 class WhiteningResult:
-    """done: False if it was there. num_regions: vectors it was fitted on; explained_rate: part of the variance kept."""
+    """done: False if it was there. provenance: its environment has `num_regions`, the vectors that it was fitted on."""
 
     whitening: Whitening
     provenance: Provenance
@@ -92,8 +92,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
                 stacklevel=2,
             )
         whitening = fit_whitening(regions, dims=dims)
-        counts = {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
-        provenance = Provenance(STAGE, settings, inputs, environment() | counts)
+        provenance = Provenance(STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
         save_whitening(root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)
 
@@ -102,8 +101,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
-    counts = {"num_regions": "0", "num_shards": "0"}
-    save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
+    save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | {"num_regions": "0"}))
     return whitening
 
 
