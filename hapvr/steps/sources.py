@@ -92,23 +92,12 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             yield from _generated(project, source, progress)
 
 
-@dataclass(frozen=True)
-class SourceSnapshot:
-    """What the sources hold at one moment.
-
-    digest: changes when a video or row is added, removed or renamed. unsettled: files whose last write was a moment ago,
-    so that they may still be being copied.
-    """
-
-    digest: str
-    unsettled: tuple[Path, ...]
-
-
-def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
+def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Path]]:
     """Look at the sources without decoding anything.
 
-    settle_s: a file that was written to in the last settle_s seconds is unsettled. A file whose time lies further than that
-    in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
+    Returns a digest that changes when a video or row is added, removed or renamed, and the files that may still be being
+    copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as
+    the clock was set back, is none. Raises DataError for a source that is missing or empty.
     """
     state: dict[str, object] = {}
     unsettled: list[Path] = []
@@ -126,7 +115,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
             state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
         else:
             state[source.name] = digest(source)
-    return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), unsettled
 
 
 def note_tick(project: Project) -> None:
@@ -314,7 +303,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
-    offer = snapshot_sources(project, settle_s=0).digest
+    offer, _ = snapshot_sources(project, settle_s=0)
     with project.root.lock(MANIFEST_STAGE):
         _follow_moves(project)
         uris = {row["video_id"]: row["uri"] for row in manifest_table(project.root).to_pylist()}
