@@ -148,10 +148,12 @@ def training_environment(project: Project) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        # One thread delivers what is there, once; the end of a training delivers the rest.
+        # What is there is delivered together and tried once, in less time than comes between: with a server that hangs,
+        # nothing piles up that the trainer would have to wait for. The end of a training delivers the rest.
+        "MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS": "10",
         "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     }
 
 
