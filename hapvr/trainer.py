@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -86,7 +86,7 @@ def main() -> int:
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = TrackedTraining(project.tracking_uri, record["mlflow_run_id"])
+            tracked = stack.enter_context(closing(TrackedTraining(project.tracking_uri, record["mlflow_run_id"])))
             return [History(folder, first_step=first_step), tracked, progress]
 
         try:

@@ -1,4 +1,4 @@
-"""MLflow runs, by explicit client and run id: no active run, no global state; and what a training tells its run.
+"""MLflow runs, by explicit client and run id; and what a training tells its run.
 
 A training continues where MLflow is away: the run gets the metrics later, at the latest when the training is finished.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import mlflow
 from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -162,6 +163,11 @@ class TrackedTraining:
 
     def message(self, text: str) -> None:
         """Messages are for logs."""
+
+    def close(self) -> None:
+        """Deliver the rest, if the server answers."""
+        mlflow.set_tracking_uri(self._client.tracking_uri)
+        mlflow.flush_async_logging()
 
 
 def _now_ms() -> int:

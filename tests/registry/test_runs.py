@@ -33,6 +33,7 @@ def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, monkeypatch: 
     tracked = TrackedTraining(f"http://127.0.0.1:{free_port()}", "unknown")
     for step in range(3):
         tracked.metrics(step, {"loss/total": float(step)})
+    tracked.close()
     run_id = start(tracker, "waiting")
     tracker.client.log_metric(run_id, "loss/total", 1.0, step=1)
     history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [{"step": 2, "validation/mean": 0.5}]
