@@ -98,9 +98,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
         tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for title, figure in figures.items():
         tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".parquet"):
-            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{definition.name}")
+    tracker.client.log_artifacts(run_id, str(folder), f"benchmarks/{definition.name}")
     return BenchmarkScores(folder, results, figures)
 
 
