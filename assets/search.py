@@ -34,10 +34,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
             "unindexed_frames": update.status.unindexed_frames,
             "fragments": update.status.fragments,
             "recall": update.recall,
-            **{
-                name: dg.MetadataValue.json(list(getattr(update, name)))
-                for name in ("added", "replaced", "removed", "awaited")
-            },
+            **{name: dg.MetadataValue.json(keys) for name, keys in update.shards.items()},
             "answers": update.passed,
             "path": dg.MetadataValue.path(f"{project.root.url}/{place}"),
             "digest": update.status.digest,

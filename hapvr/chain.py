@@ -28,7 +28,7 @@ class Step:
     """One step of the chain.
 
     name: of the asset. job: the Dagster job that makes it. does: in half a sentence. inputs: steps that it is made from. make:
-    `module:function` below `hapvr`, called with the project, `progress`, and for a step per shard `key`; takes: what else it
+    `module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per shard `key`; takes: what else it
     is called with, the champion or a searcher by it.
     shards: "" for a step that is made once; else which shards it is made for: all, those of the training split, or those of
     the collection; others get an empty record. gpu: computes on a GPU where there is one.
@@ -57,47 +57,46 @@ class Step:
             from hapvr.steps.searcher import Searcher
 
             options[self.takes] = search_model(project) if self.takes == "model" else Searcher.open(project)
-        return getattr(import_module(f"hapvr.{module}"), function)(project, progress=progress, **options)
+        return getattr(import_module(f"hapvr.steps.{module}"), function)(project, progress=progress, **options)
 
 
 # fmt: off
 _STEPS = (
-    Step("video_manifest", "find_videos", "steps.sources:make_manifest",
+    Step("video_manifest", "find_videos", "sources:make_manifest",
          does="lists the videos of all sources in shards; it only grows"),
-    Step("videos", "ingest", "steps.videos:make_videos", inputs=("video_manifest",), shards="all",
+    Step("videos", "ingest", "videos:make_videos", inputs=("video_manifest",), shards="all",
          does="fetches remote files and inspects every file"),
-    Step("frames", "ingest", "steps.frames:make_frames", inputs=("videos",), shards="all",
+    Step("frames", "ingest", "frames:make_frames", inputs=("videos",), shards="all",
          does="samples one frame per second, in processes that are killed when they hang"),
-    Step("whitening", "whiten", "steps.whitening:make_whitening", inputs=("frames",), gpu=True,
+    Step("whitening", "whiten", "whitening:make_whitening", inputs=("frames",), gpu=True,
          does="fits PCA whitening on regions of training frames, once"),
-    Step("features", "extract", "steps.features:make_features",
-         inputs=("frames", "whitening"), shards="all", gpu=True,
+    Step("features", "extract", "features:make_features", inputs=("frames", "whitening"), shards="all", gpu=True,
          does="computes region features [T, 9, D] of whole videos"),
-    Step("training_views", "extract", "steps.views:make_training_views",
+    Step("training_views", "extract", "views:make_training_views",
          inputs=("frames", "whitening"), shards="training", gpu=True,
          does="computes features of weakly and strongly augmented clips"),
-    Step("pseudo_labels", "extract", "steps.views:make_pseudo_labels",
-         inputs=("frames",), shards="training", gpu=True,
+    Step("pseudo_labels", "extract", "views:make_pseudo_labels", inputs=("frames",), shards="training", gpu=True,
          does="computes the teacher's embeddings of the same clips, which label their frames"),
-    Step("similarity_model", "retrain", "chain:train_model",
+    Step("similarity_model", "retrain", "training:train_model",
          inputs=("training_views", "pseudo_labels", "features"), gpu=True,
          does="trains the network in a process of its own, tracked as one MLflow run"),
-    Step("benchmark_scores", "retrain", "chain:score_benchmarks", inputs=("similarity_model", "features"), gpu=True,
+    Step("benchmark_scores", "retrain", "evaluation:score_benchmarks",
+         inputs=("similarity_model", "features"), gpu=True,
          does="scores every benchmark with the trained model and the untrained baseline"),
-    Step("registered_model", "retrain", "chain:register_model", inputs=("similarity_model", "benchmark_scores"),
+    Step("registered_model", "retrain", "registration:make_registered_model",
+         inputs=("similarity_model", "benchmark_scores"),
          does="registers a calibrated version, which the gate may promote to champion"),
-    Step("frame_descriptors", "describe", "steps.search_index:make_descriptors",
+    Step("frame_descriptors", "describe", "search_index:make_descriptors",
          inputs=("features", "registered_model"), takes="model", shards="collection", gpu=True,
          does="computes one vector per frame with the champion's network"),
-    Step("search_index", "index", "steps.search_index:update_index", inputs=("frame_descriptors",), takes="model",
+    Step("search_index", "index", "search_index:update_index", inputs=("frame_descriptors",), takes="model",
          does="builds the index that searches use"),
-    Step("duplicate_pairs", "duplicates", "steps.duplicates:make_duplicate_pairs",
+    Step("duplicate_pairs", "duplicates", "duplicates:make_duplicate_pairs",
          inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
          does="finds pairs of the shard's videos with all others that share footage"),
-    Step("duplicate_groups", "group", "steps.duplicates:make_duplicate_groups",
-         inputs=("duplicate_pairs",), takes="searcher",
+    Step("duplicate_groups", "group", "duplicates:make_duplicate_groups", inputs=("duplicate_pairs",), takes="searcher",
          does="groups copies and says which to keep"),
-    Step("watch_matches", "watch", "steps.watch_lists:make_watch_matches",
+    Step("watch_matches", "watch", "watch_lists:make_watch_matches",
          inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
          does="compares the queries of watch lists with the shard, and posts matches on request"),
 )
@@ -121,47 +120,6 @@ def shards_of(project: Project, step: Step) -> list[str]:
     return shard_keys(project.root) if step.per_shard else [""]
 
 
-def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
-
-    Returns the trainer's result, and where it is.
-    """
-    from hapvr.steps.training import finish_training, prepare_training, run_training
-
-    training = prepare_training(project, run, tags={})
-    run_training(project, training)
-    result = finish_training(project, training)
-    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
-
-
-def score_benchmarks(project: Project, *, run: str = "", progress: Progress = no_progress) -> dict[str, Any]:
-    """The scores of every benchmark by name. run: of the training; "" for the current one."""
-    from hapvr.steps.evaluation import make_benchmark_scores
-    from hapvr.steps.training import trained_run
-
-    training, names = trained_run(project, run), project.config.evaluation.benchmarks
-    made = {}
-    for number, name in enumerate(names, start=1):
-        made[name] = make_benchmark_scores(project, training, name)
-        progress(number, len(names))
-    return made
-
-
-def register_model(
-    project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
-) -> Any:
-    """Register a trained model, and before it the untrained baseline. run: of the training; "" for the current one.
-
-    Returns the `Registration`.
-    """
-    from hapvr.steps.baseline import ensure_baseline
-    from hapvr.steps.registration import make_registered_model
-    from hapvr.steps.training import trained_run
-
-    ensure_baseline(project, progress=progress)
-    return make_registered_model(project, trained_run(project, run), tags=tags or {})
-
-
 def outdated(project: Project) -> dict[str, dict[str, str]]:
     """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
 
@@ -174,11 +132,11 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
         return found
     from hapvr.steps.search_index import outdated_index
 
-    index, known = outdated_index(project, model), shard_keys(project.root)
+    (undescribed, lacking), known = outdated_index(project, model), shard_keys(project.root)
     # Imported features are not shards of the manifest; the index describes them itself.
-    found["frame_descriptors"] = {key: digest for key, digest in index.undescribed.items() if key in known}
-    if index.outdated:
-        found["search_index"] = {} if found["frame_descriptors"] else {"": index.digest}
+    found["frame_descriptors"] = {key: digest for key, digest in undescribed.items() if key in known}
+    if lacking:
+        found["search_index"] = {} if found["frame_descriptors"] else {"": lacking}
         return found
     from hapvr.steps.duplicates import outdated_groups, outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards, watch_lists

@@ -19,15 +19,17 @@ from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import VIDEOS_STAGE, collection_keys, shard_keys, source_of
+from hapvr.data.manifest import collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
-from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError, is_installed
 from hapvr.files import write_atomic
 from hapvr.progress import Progress
+from hapvr.steps.baseline import ensure_baseline, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.search_model import SearchModel, search_model
 from hapvr.steps.searcher import Searcher
+from hapvr.steps.sources import inspected_videos
 from hapvr.video.sources import scan_folder
 
 DEFAULTS: dict[str, Any] = {
@@ -126,12 +128,8 @@ def update_collection(project: Project, bar: Bar) -> Collection:
 def _baseline(project: Project, progress: Progress) -> SearchModel:
     """The project's champion, at first the untrained baseline; where torch or MLflow is not installed, that in its folder."""
     if is_installed("torch") and is_installed("sqlalchemy"):
-        from hapvr.steps.baseline import ensure_baseline
-
         ensure_baseline(project, progress=progress)
         return search_model(project)
-    from hapvr.steps.local_baseline import local_baseline
-
     return search_model(project, str(local_baseline(project, progress=progress)))
 
 
@@ -159,12 +157,11 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
         before = Path(source["path"])
         if before.exists() or not before.parent.exists():
             continue
-        for key in (key for key in shard_keys(data) if source_of(key) == source["name"]):
-            index = Shard(data, VIDEOS_STAGE, key).find()
-            for row in index.rows() if index is not None else ():
-                file = folder / Path(row["path"]).relative_to(before) if row["path"] else folder / "missing"
-                if file.is_file() and file.stat().st_size == row["num_bytes"]:
-                    return source
+        keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
+        for _, row in inspected_videos(data, keys):
+            file = folder / Path(row["path"]).relative_to(before) if row["path"] else folder / "missing"
+            if file.is_file() and file.stat().st_size == row["num_bytes"]:
+                return source
     return None
 
 

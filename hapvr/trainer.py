@@ -86,8 +86,7 @@ def main() -> int:
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = TrackedTraining(project.tracking_uri, record["mlflow_run_id"], say=progress.message)
-            stack.enter_context(closing(tracked))
+            tracked = stack.enter_context(closing(TrackedTraining(project.tracking_uri, record["mlflow_run_id"])))
             return [History(folder, first_step=first_step), tracked, progress]
 
         try:

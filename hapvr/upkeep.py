@@ -24,7 +24,7 @@ from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.output import check_folder
 from hapvr.errors import DamagedError, DataError, HapvrError
-from hapvr.files import read_json_as, set_aside
+from hapvr.files import read_json_as
 from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
@@ -48,16 +48,7 @@ from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
-from hapvr.train.run_folder import (
-    CHECKPOINTS,
-    NETWORK,
-    RESULT_NAME,
-    RUN_NAME,
-    TrainingResult,
-    list_checkpoints,
-    read_checkpoint,
-    read_record,
-)
+from hapvr.train import run_folder
 
 
 @dataclass(frozen=True)
@@ -135,18 +126,16 @@ def _repaired(project: Project, one: FileCheck, kind: Kind) -> FileCheck:
 
 
 @contextmanager
-def _set_aside(root: DataRoot, *names: str, confirm: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Move files into ASIDE while the block makes them again; they are removed once they are replaced.
-
-    They are put back where the block fails, where it does not replace them, and where `confirm` is false afterwards.
-    """
+def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
+    """Move files into ASIDE while the block makes them again; they are removed once they are replaced, and put back where the
+    block fails or does not replace them."""
     moved = [name for name in names if root.exists(name)]
     for name in moved:
         _move(root, name, f"{ASIDE}/{name}")
     good = False
     try:
         yield
-        good = confirm()
+        good = True
     finally:
         for name in moved:
             if good and root.exists(name):
@@ -180,16 +169,18 @@ def _check_downloads(root: DataRoot, key: str) -> None:
 
 def _remake_downloads(project: Project, key: str) -> None:
     """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
-    root, lost = project.root, []
+    root = project.root
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with _set_aside(root, path.relative_to(root.local).as_posix(), record, confirm=path.exists):
+        with (
+            suppress(DataError, FileNotFoundError),
+            _set_aside(root, path.relative_to(root.local).as_posix(), record),
+        ):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
-        if path in damaged_files(root, key):
-            lost.append(path)
-    if lost:
+            path.stat()  # without it the record comes back, too
+    if lost := damaged_files(root, key):
         raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
 
 
@@ -215,28 +206,19 @@ def _check_training(root: DataRoot, key: str) -> None:
         return
     folder = root.local_path(f"models/{key}")
     hint = "train again with another run key, or copy it from the run in MLflow"
-    if (folder / RUN_NAME).is_file():
-        read_record(folder)
-    if (folder / RESULT_NAME).is_file():
-        ended = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
-        read_description(folder / NETWORK)
-        if weights_sha256(folder / NETWORK) != ended.weights_sha256:
-            weights = folder / NETWORK / WEIGHTS_FILE
+    if (folder / run_folder.RUN_NAME).is_file():
+        run_folder.read_record(folder)
+    if (folder / run_folder.RESULT_NAME).is_file():
+        ended = read_json_as(folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
+        read_description(folder / run_folder.NETWORK)
+        if weights_sha256(folder / run_folder.NETWORK) != ended.weights_sha256:
+            weights = folder / run_folder.NETWORK / WEIGHTS_FILE
             raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
-    for checkpoint in list_checkpoints(folder / CHECKPOINTS):
+    for checkpoint in run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
-            read_checkpoint(checkpoint)
+            run_folder.read_checkpoint(checkpoint)
     if (folder / "bundle" / SCORER_FILE).is_file():
         load_bundle(folder / "bundle")
-
-
-def _set_checkpoints_aside(project: Project, key: str) -> None:
-    """A training resumes from the newest checkpoint that can be read."""
-    for path in list_checkpoints(project.root.local_path(f"models/{key}") / CHECKPOINTS) if key else ():
-        try:
-            read_checkpoint(path)
-        except DataError:
-            set_aside(path)
 
 
 def _check_scores(root: DataRoot, key: str) -> None:
@@ -314,7 +296,9 @@ KINDS: dict[str, Kind] = {
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
     "models": Kind(
-        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)], _check_training, _set_checkpoints_aside
+        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)],
+        _check_training,
+        advice="Nothing here can be made again; a training resumes from its newest checkpoint that can be read",
     ),
     "benchmark_scores": Kind(
         lambda root: [

@@ -141,16 +141,14 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     from hapvr.steps.training import pending_data
 
     opened = project.open()
-    snapshot = snapshot_sources(opened, settle_s=SETTLE_S)
+    offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
     note_tick(opened)
-    if snapshot.unsettled:
-        return dg.SkipReason(
-            f"{len(snapshot.unsettled)} files are still being written, e.g. {snapshot.unsettled[0].name}"
-        )
-    if snapshot.digest != _last_offer(context.instance):
+    if unsettled:
+        return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
+    if offer != _last_offer(context.instance):
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        return dg.RunRequest(job_name="find_videos", run_key=snapshot.digest)
+        return dg.RunRequest(job_name="find_videos", run_key=offer)
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")

@@ -89,7 +89,6 @@ def _from_features(
 ) -> tuple[pl.DataFrame | None, frozenset[str]]:
     """Write similarities; returns the normalised ones, with a background, and ids of the videos with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
-    from hapvr.data.features import FeatureStore
     from hapvr.data.filesystem import DataRoot
     from hapvr.networks.extract import choose_device
     from hapvr.scorer.similarity_model import load_similarity_model
@@ -98,9 +97,8 @@ def _from_features(
 
     chosen = load_similarity_model(model)
     root, device = DataRoot(features), choose_device("auto")
-    store = FeatureStore(root, shards_with_features(root, definition))
-    chosen.require_features(store.settings)
-    reader, normalized = BenchmarkFeatures(store, definition), None
+    reader, normalized = BenchmarkFeatures(root, shards_with_features(root, definition), definition), None
+    chosen.require_features(reader.settings)
     score_benchmark(chosen.network, definition, reader, out, device=device)
     if background is not None:
         others, videos = background_features(root, definition, background)

@@ -122,14 +122,14 @@ def _update(project: Project, model: str | None, *, rebuild: bool) -> None:
         "digest": chosen.digest,
         "passed": made.passed,
         "place": made.serving.place if made.serving is not None else None,
-        **{name: list(getattr(made, name)) for name in ("added", "replaced", "removed", "awaited")},
+        **made.shards,
         "recall": made.recall,
         **asdict(made.status),
     }
     lines = [
         f"model    {chosen.uri} (network {chosen.digest})",
         *_lines(made.status),
-        *(f"{name:<8} {key}" for name in ("added", "replaced", "removed", "awaited") for key in result[name]),
+        *(f"{name:<8} {key}" for name, keys in made.shards.items() for key in keys),
         f"recall   {100 * made.recall:.1f} % of exact neighbours",
     ]
     if not made.passed:

@@ -1,4 +1,4 @@
-"""MLflow runs, by explicit client and run id: no active run, no global state; and what a training tells its run.
+"""MLflow runs, by explicit client and run id; and what a training tells its run.
 
 A training continues where MLflow is away: the run gets the metrics later, at the latest when the training is finished.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import mlflow
 from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -22,7 +22,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLF
 from hapvr.errors import DataError
 from hapvr.provenance import flat
 from hapvr.registry.client import SQLITE, is_server, require_store
-from hapvr.settings import first_line
 
 RUN_KEY_TAG = "hapvr.run_key"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
@@ -149,46 +148,26 @@ def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mappin
 
 
 class TrackedTraining:
-    """A training logger that writes to one MLflow run from a thread of its own, and tries again where MLflow is away.
+    """A training logger that writes to one MLflow run in the background.
 
-    say: tells people that the server is away, or back. What cannot be delivered by the end is in the history of the training,
+    Where MLflow is away, its client says so, and the training goes on. What it did not take is in the history of the training,
     of which `complete_metrics` delivers it.
     """
 
-    def __init__(self, uri: str, run_id: str, *, say: Callable[[str], None]) -> None:
-        self._client = MlflowClient(tracking_uri=uri)
-        self._run_id = run_id
-        self._say = say
-        self._waiting: list[Metric] = []
-        self._pool = ThreadPoolExecutor(1, "mlflow")
-        self._delivery = self._pool.submit(lambda: True)
+    def __init__(self, uri: str, run_id: str) -> None:
+        self._client, self._run_id = MlflowClient(tracking_uri=uri), run_id
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._waiting += [Metric(name, float(value), _now_ms(), step) for name, value in values.items()]
-        if self._delivery.done():
-            self._delivery = self._pool.submit(self._deliver, away=not self._delivery.result())
+        metrics = [Metric(name, float(value), _now_ms(), step) for name, value in values.items()]
+        self._client.log_batch(self._run_id, metrics, synchronous=False)
 
     def message(self, text: str) -> None:
         """Messages are for logs."""
 
     def close(self) -> None:
-        """Deliver the rest if the server answers."""
-        self._pool.submit(self._deliver, away=not self._delivery.result()).result()
-        self._pool.shutdown()
-
-    def _deliver(self, *, away: bool) -> bool:
-        """Whether MLflow has taken all metrics that waited. away: whether it had not before."""
-        number = len(self._waiting)
-        try:
-            self._client.log_batch(self._run_id, metrics=self._waiting[:number])
-        except Exception as error:  # no error on the way to a server may stop the training
-            if not away:
-                self._say(f"MLflow cannot be reached ({first_line(error)}); training continues and keeps its metrics")
-            return False
-        del self._waiting[:number]
-        if away:
-            self._say(f"MLflow answers again; {number} metrics were delivered late")
-        return True
+        """Deliver the rest, if the server answers."""
+        mlflow.set_tracking_uri(self._client.tracking_uri)
+        mlflow.flush_async_logging()
 
 
 def _now_ms() -> int:

@@ -109,14 +109,16 @@ def register_bundle(
     run_name: str,
     params: Mapping[str, Any],
     tags: Mapping[str, str],
+    target: float | None = None,
 ) -> int:
-    """Make a version of a bundle that no training here has made, with an MLflow run of its own; returns its number."""
+    """Make a version of a bundle, in the MLflow run of this key, which is made if necessary; returns its number. target: as of
+    `register`."""
     run_id = tracker.start(key, name=run_name, params=params, tags=tags)
     if (bundle / CARD_FILE).exists():
         tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
-    return register(tracker, name, run_id=run_id, model_uri=uri, target=None, tags=tags)
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=tags)
 
 
 def register(
@@ -138,11 +140,11 @@ def register(
     else:
         # A server refuses the address of a logged model without its id. A client on a database looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
-        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=dict(tags), model_id=logged)
-        number = int(made.version)
         found = client.get_run(run_id).data.tags
         maker = f"Dagster run {found['dagster.run_id']}" if "dagster.run_id" in found else found.get(MLFLOW_USER, "")
-        client.set_model_version_tag(name, str(number), MAKER_TAG, maker)
+        known = {**tags, MAKER_TAG: maker}
+        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=known, model_id=logged)
+        number = int(made.version)
     if target is not None:
         client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, str(number))
@@ -224,9 +226,12 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
     return Champion(int(found.version), str(found.run_id))
 
 
-def set_champion(client: MlflowClient, name: str, version: int, *, how: str, reason: str) -> None:
+def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand") -> int | None:
     """Give a version the alias champion, and write down on it, and on the one before, when, how (baseline, gate, hand or
-    rollback) and why. Raises DataError if there is no such version."""
+    rollback) and why. Returns the version that was champion before, None if none was.
+
+    Raises DataError if there is no such version.
+    """
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
     if how != "rollback":
@@ -235,15 +240,6 @@ def set_champion(client: MlflowClient, name: str, version: int, *, how: str, rea
     decide(client, name, version, f"champion by {how}", reason)
     if before is not None and before.version != version:
         decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")
-
-
-def promote(client: MlflowClient, name: str, version: int, *, reason: str) -> int | None:
-    """Make a version champion by hand. Returns the version that was champion before, None if none was.
-
-    Raises DataError if there is no such version.
-    """
-    before = champion_of(client, name)
-    set_champion(client, name, version, how="hand", reason=reason)
     return before.version if before else None
 
 
@@ -265,7 +261,7 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     if current is not None and left:
         client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
     version = max(since, key=lambda one: since[one])
-    set_champion(client, name, version, how="rollback", reason=reason)
+    promote(client, name, version, how="rollback", reason=reason)
     return version
 
 

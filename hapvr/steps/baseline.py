@@ -1,33 +1,66 @@
-"""The untrained baseline as the first champion: it answers before anything is trained, and a trained model has to beat it.
+"""The untrained baseline: it answers searches before anything is trained, and a trained model has to beat it.
 
-The baseline compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). It is an ordinary
-version in the registry, which trained versions have to beat. Its probabilities are fitted on edits of the collection's own
-frames, which are made in memory and dropped.
+It compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). Its probabilities are fitted on
+the edits that people make of videos (`hapvr.demo.edits`), done to some of the collection's own frames in memory. With torch
+and MLflow it is an ordinary version in the registry, and the first champion; without, it is a bundle below `models/`, which
+the index names by its folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hapvr.model.checkpoint import save_network
-from hapvr.model.network import SimilarityNetwork
-from hapvr.networks.backbone import load_backbone
+from safetensors.numpy import save_file
+
+from hapvr.errors import FULL_HINT, MissingPartError
+from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.extract import open_backbone
+from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, champion_of, register_bundle, set_champion, version_tags
-from hapvr.steps.local_baseline import KEY, SETTINGS, WARNING, complete_baseline
+from hapvr.scorer.bundle import BundleParts, write_bundle
+from hapvr.scorer.description import CARD_FILE, ONNX_FOLDER, complete_bundle
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.steps.project import Project
-from hapvr.steps.registration import export_onnx
-from hapvr.steps.search_calibration import MAX_VIDEOS, training_videos
-from hapvr.steps.training import MODELS, TrainingRun, tracker_of
+from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 
+if TYPE_CHECKING:
+    from hapvr.networks.backbone import Backbone
+
+WARNING = "this model is untrained: it compares videos by the features of the frozen backbone"
+KEY = "untrained"
+"""Begins the name of the baseline's folder below `models/`, and of its MLflow run where there is a registry."""
 WHITENING_TAG = "hapvr.baseline.whitening"
 VIDEOS_TAG = "hapvr.baseline.videos"
+SETTINGS = NetworkSettings(attention=False, comparator=False)
+GRAPHS = {
+    "embed.onnx": "embed (float[T, R, D] regions) => (float[T, R, D] embedding) {embedding = Identity(regions)}",
+    "frames.onnx": """frames (float[T, R, D] query, float[U, R, D] reference) => (float[T, U] frame_similarity)
+        <int64[1] first = {0}, int64[1] second = {1}> {
+            rows = Transpose<perm = [1, 0, 2]>(query)
+            each = Unsqueeze(rows, second)
+            columns = Transpose<perm = [1, 2, 0]>(reference)
+            products = MatMul(each, columns)
+            best = ReduceMax<keepdims = 0>(products, second)
+            frame_similarity = ReduceMean<keepdims = 0>(best, first)
+        }""",
+}
+"""The network of SETTINGS, in which a region's best counterpart among NUM_REGIONS counts alone."""
 
 
 def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
     """Make the untrained baseline of the project's features champion where there is none, or where the champion is a baseline
     of other features or of far fewer videos; a trained champion stays."""
+    from hapvr.model.checkpoint import save_network
+    from hapvr.model.network import SimilarityNetwork
+    from hapvr.networks.backbone import load_backbone
+    from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, champion_of, promote, register_bundle, version_tags
+    from hapvr.steps.registration import export_onnx
+    from hapvr.steps.training import TrainingRun, tracker_of
+
     with project.root.lock("baseline"):
         tracker, name = tracker_of(project), project.config.tracking.registered_model
         champion = champion_of(tracker.client, name)
@@ -35,29 +68,118 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         if champion is not None and WHITENING_TAG not in tags:  # trained
             return
         videos, whitening = training_videos(project), load_whitening(project.root)
-        wanted = min(MAX_VIDEOS, len(videos))
-        if tags.get(WHITENING_TAG) != whitening.sha256 or int(tags[VIDEOS_TAG]) * 2 <= wanted:
-            version = _register_baseline(project, videos, whitening, progress=progress)
-            set_champion(
-                tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet"
-            )
+        used = min(MAX_VIDEOS, len(videos))
+        if tags.get(WHITENING_TAG) == whitening.sha256 and int(tags[VIDEOS_TAG]) * 2 > used:
+            return
+        backbone, key = load_backbone(project.config.backbone), f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
+        run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")
+        save_network(SimilarityNetwork(SETTINGS, dims=whitening.dims).eval(), run.network_folder, metadata={})
+        onnx = export_onnx(project, run, run.folder / "exported", backbone=backbone)
+        bundle = _complete(project, run.folder, backbone, whitening, videos, onnx, progress)
+        tags = {WEIGHTS_TAG: backbone.identity.source, WHITENING_TAG: whitening.sha256, VIDEOS_TAG: str(used)}
+        tags[WARNING_TAG] = WARNING
+        run_name = f"{project.config.name}-{KEY}"
+        version = register_bundle(tracker, name, bundle, key=key, run_name=run_name, params={}, tags=tags)
+        promote(tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet")
 
 
-def _register_baseline(project: Project, videos: Mapping[str, str], whitening: Whitening, *, progress: Progress) -> int:
-    """videos: shard by id. Returns the version."""
-    backbone = load_backbone(project.config.backbone)
-    network = SimilarityNetwork(SETTINGS, dims=whitening.dims).eval()
-    key = f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
-    folder = project.root.local_path(f"{MODELS}/{key}")
-    tags = {
-        "backbone.weights": backbone.identity.source,
-        WHITENING_TAG: whitening.sha256,
-        VIDEOS_TAG: str(min(MAX_VIDEOS, len(videos))),
-        WARNING_TAG: WARNING,
-    }
-    run = TrainingRun(key, folder, "")
-    save_network(network, run.network_folder, metadata={})
-    onnx = export_onnx(project, run, folder / "exported", backbone=backbone)
-    bundle = complete_baseline(project, folder, run.network_folder, backbone, whitening, videos, onnx, progress)
-    name, run_name = project.config.tracking.registered_model, f"{project.config.name}-{KEY}"
-    return register_bundle(tracker_of(project), name, bundle, key=key, run_name=run_name, params={}, tags=tags)
+def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:
+    """The bundle of the untrained baseline; it is made again where the collection has doubled or its whitening changed.
+
+    Raises MissingPartError for a collection whose models are in a registry, and for a backbone that needs torch.
+    """
+    root, config = project.root, project.config
+    backbone = open_backbone(config.backbone, config.device) if not root.exists("mlflow/mlflow.db") else None
+    if config.tracking.uri or not isinstance(backbone, PackagedBackbone):
+        raise MissingPartError(
+            f"index add: {root.url} has a registry of models or another backbone than a packaged one, which needs torch and "
+            f"MLflow; {FULL_HINT}"
+        )
+    with root.lock("baseline"):
+        whitening, videos = load_whitening(root), training_videos(project)
+        models, begins = root.local_path("models"), f"{KEY}-{whitening.sha256[:8]}-"
+        known = [int(name.removeprefix(begins)) for name in root.list_folders("models") if name.startswith(begins)]
+        made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=0)
+        if made * 2 > min(MAX_VIDEOS, len(videos)):
+            return models / f"{begins}{made}" / "bundle"
+        folder = models / f"{begins}{len(videos)}"
+        onnx = _write_network(folder, backbone, whitening)
+        return _complete(project, folder, backbone, whitening, videos, onnx, progress)
+
+
+def _write_network(folder: Path, backbone: PackagedBackbone, whitening: Whitening) -> dict[str, Any]:
+    """The network of SETTINGS and its graphs, without torch; returns what `write_onnx` would."""
+    import onnx.parser  # another installation does without
+
+    network, exported = folder / "network", folder / "exported" / ONNX_FOLDER
+    for made in (network, exported):
+        made.mkdir(parents=True, exist_ok=True)
+    save_file({}, network / WEIGHTS_FILE)
+    description = NetworkDescription(dims=whitening.dims, settings=SETTINGS, metadata={})
+    (network / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=2), encoding="utf-8")
+    header = f'<ir_version: 10, opset_import: ["": {OPSET}]>'
+    graphs = {name: onnx.parser.parse_model(f"{header} {text}") for name, text in GRAPHS.items()}
+    graphs["backbone.onnx"] = backbone.graph(whitening)
+    for name, graph in graphs.items():
+        (exported / name).write_bytes(graph.SerializeToString())
+    return {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": sorted(graphs)}
+
+
+def _complete(
+    project: Project,
+    folder: Path,
+    backbone: Backbone | PackagedBackbone,
+    whitening: Whitening,
+    videos: Mapping[str, str],
+    onnx: Mapping[str, Any],
+    progress: Progress,
+) -> Path:
+    """The bundle below `folder`, fitted on edits of the videos, with its card. onnx: see `write_bundle`; the files that it
+    names are in `exported`."""
+    bundle = write_bundle(
+        folder / "bundle",
+        BundleParts(
+            network_folder=folder / "network",
+            backbone=backbone,
+            whitening=whitening,
+            sampling=project.config.sampling,
+            serving=project.config.serving,
+            onnx=onnx,
+            onnx_folder=folder / "exported" if "files" in onnx else None,
+        ),
+    )
+    evidence, calibration = fit_on_edits(project, bundle, videos, progress=progress)
+    identity = backbone.identity
+    fitted = "None: there are too few videos to fit on. The column `probability` is empty."
+    if calibration is not None:
+        fitted = (
+            f"Fitted on {calibration.num_matches} edits of frames of this collection and their originals, and on "
+            f"{calibration.num_others} videos that came next to these in searches. Real edits differ; test benchmarks were not "
+            "used."
+        )
+    card = [
+        f"**Warning: {WARNING}.**",
+        "# Model card: untrained baseline",
+        f"Similarity of two videos from region features of {identity.architecture} ({identity.source} weights, SHA-256 "
+        f"{identity.sha256[:12]}), whitened on the {len(videos)} videos of this collection. Nothing was trained.",
+        *([packaged_origin(identity.architecture)] if identity.source == "packaged" else []),
+        f"## Calibration\n\n{fitted}",
+        f"## Searches\n\n{searches_text(evidence)}",
+        "## Limits\n\n- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat graphics) may pass for "
+        "copies.\n- Sound is not used. Pictures are centre-cropped.",
+    ]
+    complete_bundle(bundle, evidence=evidence, calibration=calibration, card="\n\n".join(card) + "\n")
+    return bundle
+
+
+def searches_text(evidence: EvidenceModel | str) -> str:
+    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why there are none."""
+    if isinstance(evidence, str):
+        return f"Ranked by similarity alone, without probabilities: {evidence}."
+    weights = ", ".join(f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight)
+    return (
+        f"Answers are ordered by the probability of a match, fitted on searches for {evidence.num_groups} videos of "
+        f"{evidence.source['benchmark']}: {evidence.num_matches} matches and {evidence.num_others} others among their "
+        f"candidates; Brier score {evidence.brier:.4f} on searches that were not fitted. Log-odds are {evidence.intercept:.3g} plus "
+        f"{weights}, times what was found. They hold where {100 * evidence.prior:.1f} % of the candidates match."
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import polars as pl
 import torch
@@ -29,31 +28,24 @@ from hapvr.tables import read_frame
 from hapvr.video.sources import VIDEO_SUFFIXES
 
 
-class BenchmarkFeatures:
-    """The features in `store` of a benchmark's videos, by the benchmark's own ids."""
+class BenchmarkFeatures(FeatureStore):
+    """The stored features of a benchmark's videos, by the benchmark's own ids."""
 
-    def __init__(self, store: FeatureStore, definition: BenchmarkDefinition, *, others: Sequence[str] = ()) -> None:
-        """others: further videos of the store that can be read, by the ids that they have there."""
-        self._store = store
-        self._stored_ids = stored_ids(definition, store.available()) | dict(zip(others, others, strict=True))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the features were made with."""
-        return self._store.settings
+    def __init__(
+        self, root: DataRoot, shard_keys: Iterable[str], definition: BenchmarkDefinition, *, others: Sequence[str] = ()
+    ) -> None:
+        """others: further videos of the shards that can be read, by the ids that they have there."""
+        super().__init__(root, shard_keys)
+        self._stored_ids = stored_ids(definition, super().available()) | dict(zip(others, others, strict=True))
 
     def available(self) -> set[str]:
         """Ids of the benchmark's videos that have features."""
         return set(self._stored_ids)
 
-    def digests(self) -> dict[str, str]:
-        """Shard key -> digest."""
-        return self._store.digests()
-
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(benchmark's id, [T, R, D] fp16) of those ids that exist, in the order of the files; extras: as `FeatureStore`."""
         own_ids = {self._stored_ids[video]: video for video in video_ids if video in self._stored_ids}
-        for stored_id, features in self._store.read(list(own_ids), extras=extras):
+        for stored_id, features in super().read(list(own_ids), extras=extras):
             yield own_ids[stored_id], features
 
 
@@ -99,8 +91,8 @@ def background_features(
     usable = sorted(available - set(stored_ids(definition, available).values()))
     order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
     background = tuple(usable[number] for number in sorted(order.tolist()))
-    store = FeatureStore(root, dict.fromkeys([*shards_with_features(root, definition), *keys]))
-    return BenchmarkFeatures(store, definition, others=background), background
+    every = dict.fromkeys([*shards_with_features(root, definition), *keys])
+    return BenchmarkFeatures(root, every, definition, others=background), background
 
 
 def open_validator(project: Project, name: str, device: str) -> Callable[[VideoNetwork], dict[str, float]]:
@@ -124,7 +116,7 @@ def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:
 def open_benchmark(project: Project, name: str) -> tuple[BenchmarkDefinition, BenchmarkFeatures]:
     """A benchmark and the stored features of its videos."""
     definition = project_benchmark(project, name)
-    return definition, BenchmarkFeatures(FeatureStore(project.root, benchmark_shards(project, name)), definition)
+    return definition, BenchmarkFeatures(project.root, benchmark_shards(project, name), definition)
 
 
 def score_stored(

@@ -1,8 +1,9 @@
-"""Calibration of a trained model on the validation benchmark: similarity to probability, and the segments' threshold."""
+"""What a trained model's answers are worth, fitted on the validation benchmark: similarity to probability, the threshold of
+segments, and the evidence of searches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,39 +13,55 @@ from matplotlib.figure import Figure
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY, ORANGE
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.features import FeatureStore
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.manifest import TRAIN, read_manifest
+from hapvr.demo.edits import ALL_EDITS
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
-from hapvr.scorer.calibration import MIN_PAIRS, Calibration, CalibrationCheck, check_calibration, fit_calibration
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run, relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark, project_benchmark, score_stored
-from hapvr.steps.evaluation import stored_similarities
+from hapvr.steps.benchmark_features import (
+    BenchmarkFeatures,
+    benchmark_shards,
+    open_benchmark,
+    project_benchmark,
+    score_stored,
+    stored_ids,
+)
 from hapvr.steps.project import Project
+from hapvr.steps.search_calibration import (
+    EDITED_VIDEOS,
+    INNER_EDIT,
+    Searched,
+    candidates_of,
+    edited_parts,
+    fit,
+    known,
+    memory_engine,
+    videos_of,
+)
+from hapvr.steps.sources import source_scenes
 from hapvr.steps.training import TrainingRun
 
-PAIRS_AT_ONCE = 20
-"""Pairs whose features are in memory together."""
+MAX_QUERIES = 50
+"""Videos of the validation benchmark that are searched for."""
 
 
-@dataclass(frozen=True, eq=False)
-class ModelCalibration:
-    """calibration, figure: None if there is no calibration, and then the reason says why."""
-
-    calibration: Calibration | None
-    figure: Figure | None
-    reason: str
-
-
-def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
-    """Fit on all labelled pairs of the validation benchmark that have features; test benchmarks are never looked at.
+def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
+    """Fit on all labelled pairs of the validation benchmark that have features; why not, where there are too few. Test
+    benchmarks are never looked at.
 
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
     footage of the same scene or incident.
     """
     name = project.config.evaluation.validation
     if name is None:
-        return ModelCalibration(None, None, "the configuration names no validation benchmark")
+        return "the configuration names no validation benchmark"
     definition, features = open_benchmark(project, name)
     task = broadest_task(definition)
     network, _ = load_network(run.network_folder)
@@ -52,9 +69,8 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
     scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
-        reason = f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
-        return ModelCalibration(None, None, reason)
-    calibration = fit_calibration(
+        return f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
+    return fit_calibration(
         matches,
         others,
         source={
@@ -66,21 +82,6 @@ def calibrate(project: Project, run: TrainingRun) -> ModelCalibration:
         },
         frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
     )
-    return ModelCalibration(calibration, reliability_figure(calibration), "")
-
-
-def held_out_checks(project: Project, run: TrainingRun, calibration: Calibration) -> tuple[CalibrationCheck, ...]:
-    """How the calibration does on the benchmarks that the run was evaluated on, but for the one that it was fitted on."""
-    checks = []
-    for name in project.config.evaluation.benchmarks:
-        if name == calibration.source.get("benchmark"):
-            continue
-        definition = project_benchmark(project, name)
-        path = stored_similarities(run, definition.name)
-        matches, others = relevant_and_irrelevant(definition, path, task=broadest_task(definition).name)
-        if len(matches) and len(others):
-            checks.append(check_calibration(name, calibration, matches, others))
-    return tuple(checks)
 
 
 def broadest_task(definition: BenchmarkDefinition) -> Task:
@@ -126,13 +127,76 @@ def _frame_threshold(
     )
     others = others.sort("query_id", "reference_id")
     chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
-    pairs = list(others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows())
     runs = []
-    for start in range(0, len(pairs), PAIRS_AT_ONCE):
-        part = pairs[start : start + PAIRS_AT_ONCE]
-        videos = dict(features.read(sorted({video for pair in part for video in pair}), extras=network.needs_extras))
+    for pair in others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows():
+        videos = dict(features.read(pair, extras=network.needs_extras))
         with torch.inference_mode():
-            for query, reference in part:
-                first, second = (network.embed(videos[video].float().to(device)) for video in (query, reference))
-                runs.append(best_run(relative_frame_matrix(network, first, second)))
+            first, second = (network.embed(videos[video].float().to(device)) for video in pair)
+            runs.append(best_run(relative_frame_matrix(network, first, second)))
     return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
+
+
+def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
+    """Fit on searches for the videos of the validation benchmark among these and those of the training split; why not, where
+    there are too few.
+
+    Every candidate counts twice: beside the matches of its query, and without them, as if the query had none.
+    """
+    name = project.config.evaluation.validation
+    if name is None:
+        return "the configuration names no validation benchmark"
+    definition, keys = project_benchmark(project, name), benchmark_shards(project, name)
+    stored = stored_ids(definition, FeatureStore(project.root, keys).available())
+    # held-out files are in the collection too, as the originals of the benchmark
+    trained = read_manifest(project.root).filter(pl.col("split") == TRAIN)["shard"].unique().sort()
+    finished = [key for key in trained if project.shard(FEATURES_STAGE, key).provenance() is not None]
+    positives = broadest_task(definition).positives
+    matches: dict[str, set[str]] = {}
+    related: dict[str, set[str]] = {}
+    for query, reference, label in definition.labels.iter_rows():
+        if query in stored and reference in stored and query != reference:
+            for one, other in ((stored[query], stored[reference]), (stored[reference], stored[query])):
+                related.setdefault(one, set()).add(other)
+                if label in positives:
+                    matches.setdefault(one, set()).add(other)
+    scenes = {stored[video]: scene for video, scene in _scenes(project, definition).items() if video in stored}
+    usable = sorted(matches.keys() - {stored[video] for video in _combined(definition) if video in stored})
+    ids = [usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]]
+    first = dict.fromkeys([*ids, *(other for one in ids for other in sorted(related[one]))])
+    engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys([*keys, *finished]), first=first))
+    ids = [one for one in ids if one in engine.collection.shard_of]
+    near = {one: {other for middle in (one, *related[one]) for other in related[middle]} | {one} for one in ids}
+    for one in ids:
+        near[one] |= {other for other, scene in scenes.items() if scene == scenes.get(one)}
+    framed = [
+        one for one in ids if project.shard(FRAMES_STAGE, engine.collection.shard_of[one]).provenance() is not None
+    ]
+
+    searches: list[Searched] = []
+    for one in ids:
+        views, group = candidates_of(engine, engine.collection.whole(one)), scenes.get(one) or min(near[one])
+        hidden = frozenset(near[one] - matches[one])
+        searches += known(views, matches=frozenset(matches[one]), hidden=hidden, group=group)
+    for place, one in enumerate(framed[:EDITED_VIDEOS]):
+        donor, group = framed[place - 1], scenes.get(one) or min(near[one])
+        for clip, _ in edited_parts(project, engine, one, donor, [INNER_EDIT]):
+            hidden = frozenset((near[one] | near[donor]) - {one})
+            searches += known(candidates_of(engine, clip), matches=frozenset({one}), hidden=hidden, group=group)
+    source = {"benchmark": name, "videos": engine.num_videos, "edited": min(len(framed), EDITED_VIDEOS)}
+    return fit(searches, source=source)
+
+
+def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:
+    """Video id -> what it shows, of a benchmark that was made of a user's clips: other clips of one scene may be shown by the
+    same footage, whatever the labels say."""
+    made_of = [one for one in project.config.sources if f"{one.name}-validation" == definition.name]
+    named = {} if definition.videos is None or not made_of else source_scenes(project, made_of[0])
+    videos = [] if definition.videos is None else definition.videos.select("video_id", "group").iter_rows()
+    return {video_id: named.get(group, group) for video_id, group in videos}
+
+
+def _combined(definition: BenchmarkDefinition) -> list[str]:
+    """Videos that also show footage of a clip that nobody labelled, and that others may show as well."""
+    kinds = [kind for kind, edit in ALL_EDITS.items() if edit.combines]
+    videos = definition.videos
+    return [] if videos is None else videos.filter(pl.col("edit").is_in(kinds))["video_id"].to_list()

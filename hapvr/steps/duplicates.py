@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import combinations, groupby, product
+from itertools import groupby, product
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,15 +99,20 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     One that is marked as a match stays, whatever its probability, which is 0 where no search found it.
     """
     marks = read_marks(project.root)
-    contents = _contents(searcher)
+    metadata = searcher.collection.metadata
+    contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
     known: list[DuplicatePair] = []
     for key in project.root.list_folders(PAIRS_STAGE):
         found = read_pairs(project.root, rows_place(PAIRS_STAGE, key))
         if found.network == searcher.current.digest:
-            known += [pair for pair in found.pairs if _is_current(pair, contents)]
+            known += [
+                pair
+                for pair in found.pairs
+                if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
+            ]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
-        for pair in best_of_each([*known, *_equal_files(contents), *_marked(marks, contents)])
+        for pair in best_of_each([*known, *_not_compared(marks, contents)])
     ]
     return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
 
@@ -214,33 +220,32 @@ def _metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> di
     found = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
     for one, file in found.items():
         if file.sha256 in pictures:
-            *content, noise = pictures[file.sha256]
-            found[one] = replace(file, content=(content[0], content[1]), noise=noise)
+            row = pictures[file.sha256]
+            found[one] = replace(file, content=(row["width_share"], row["height_share"]), noise=row["noise"])
     return found
 
 
-def _pictures(root: DataRoot) -> dict[str, tuple[float, float, float]]:
-    """SHA-256 -> shares of width and height, and noise, of all videos that were measured."""
+def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
+    """SHA-256 -> the row of PICTURES_SCHEMA, of all videos that were measured."""
     table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True)
-    columns = [column.to_pylist() for column in table.columns]
-    return {sha256: (width, height, noise) for sha256, width, height, noise in zip(*columns, strict=True)}
+    return {row["sha256"]: row for row in table.to_pylist()}
 
 
 def _measure_pictures(project: Project, searcher: Searcher) -> None:
     """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
-    shard_of, areas = searcher.collection.shard_of, _pictures(project.root)
+    shard_of, measured = searcher.collection.shard_of, _pictures(project.root)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     copies = _metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
-    new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in areas)
+    new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in measured)
     for key, videos in groupby(new, key=lambda one: one[0]):
         with suppress(DataError):  # imported features have no frames
             frames = open_frames(project, key)
             for _, video_id, sha256 in videos:
                 jpegs = frames.read(video_id).jpegs
-                areas[sha256] = (*content_area(jpegs), noise_level(jpegs))
+                values = (sha256, *content_area(jpegs), noise_level(jpegs))
+                measured[sha256] = dict(zip(PICTURES_SCHEMA.names, values, strict=True))
     if new:
-        names = PICTURES_SCHEMA.names
-        rows = [dict(zip(names, (sha256, *areas[sha256]), strict=True)) for sha256 in sorted(areas)]
+        rows = [measured[sha256] for sha256 in sorted(measured)]
         write_rows(project.root, PICTURES_PLACE, pa.Table.from_pylist(rows, schema=PICTURES_SCHEMA))
 
 
@@ -254,24 +259,6 @@ def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mappin
 
 def _stored_groups(root: DataRoot) -> str:
     return stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True))
-
-
-def _contents(searcher: Searcher) -> dict[str, str]:
-    """Video id -> SHA-256, of all that can be found."""
-    return {video_id: searcher.collection.metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
-
-
-def _ids_of(contents: Mapping[str, str]) -> dict[str, list[str]]:
-    """SHA-256 -> the videos of that content."""
-    found: dict[str, list[str]] = {}
-    for video_id, sha256 in contents.items():
-        found.setdefault(sha256, []).append(video_id)
-    return found
-
-
-def _is_current(pair: DuplicatePair, contents: Mapping[str, str]) -> bool:
-    """Whether both videos are there, with the files that were compared."""
-    return contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
 
 
 def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
@@ -319,33 +306,24 @@ def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Sear
     return float(np.diag(cross).mean()), float(np.diag(back).mean())
 
 
-def _equal_files(contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
-    """Files of the same bytes, which need no model."""
-    for sha256, ids in _ids_of(contents).items():
-        for first, second in combinations(sorted(ids), 2):
-            yield _said(first, second, sha256, sha256, 1.0)
-
-
-def _marked(marks: Marks, contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
-    """Videos that somebody says match, as if no search had found them."""
-    ids = _ids_of(contents)
-    for mark in marks.rows():
-        if mark.verdict == "match":
-            for one, other in product(ids.get(mark.first, ()), ids.get(mark.second, ())):
-                first, second = sorted((one, other))
-                yield _said(first, second, contents[first], contents[second], 0.0)
-
-
-def _said(first: str, second: str, first_sha256: str, second_sha256: str, value: float) -> DuplicatePair:
-    """A pair that was not compared. value: of its similarities, its probability, and the parts that are covered."""
-    return DuplicatePair(
-        first=first,
-        second=second,
-        first_sha256=first_sha256,
-        second_sha256=second_sha256,
-        similarity=value,
-        probability=value,
-        first_covered=value,
-        second_covered=value,
-        frame_similarity=value,
-    )
+def _not_compared(marks: Marks, contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
+    """Files of the same bytes, which need no model, and videos that somebody says match, as if no search had found them."""
+    ids: dict[str, list[str]] = {}
+    for video_id, sha256 in contents.items():
+        ids.setdefault(sha256, []).append(video_id)
+    known = [(sha256, sha256, 1.0) for sha256 in ids]
+    known += [(mark.first, mark.second, 0.0) for mark in marks.rows() if mark.verdict == "match"]
+    for one, other, value in known:
+        for first, second in {(min(pair), max(pair)) for pair in product(ids.get(one, ()), ids.get(other, ()))}:
+            if first != second:
+                yield DuplicatePair(
+                    first=first,
+                    second=second,
+                    first_sha256=contents[first],
+                    second_sha256=contents[second],
+                    similarity=value,
+                    probability=value,
+                    first_covered=value,
+                    second_covered=value,
+                    frame_similarity=value,
+                )

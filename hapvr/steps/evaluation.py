@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from matplotlib.figure import Figure
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
@@ -24,6 +24,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
+from hapvr.progress import Progress, no_progress
 from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
@@ -33,6 +34,7 @@ from hapvr.steps.training import (
     require_trained_on,
     run_training,
     tracker_of,
+    trained_run,
 )
 from hapvr.train.run_folder import read_history
 
@@ -47,11 +49,21 @@ SEEDS_TAG = "hapvr.seeds"
 class BenchmarkScores:
     """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
 
-    run: TrainingRun
     folder: Path
     results: dict[str, EvaluationResult]
-    target_means: dict[str, float]
     figures: dict[str, Figure]
+
+
+def score_benchmarks(
+    project: Project, *, run: str = "", progress: Progress = no_progress
+) -> dict[str, BenchmarkScores]:
+    """The scores of every benchmark by name. run: of the training; "" for the current one."""
+    training, names = trained_run(project, run), project.config.evaluation.benchmarks
+    made = {}
+    for number, name in enumerate(names, start=1):
+        made[name] = make_benchmark_scores(project, training, name)
+        progress(number, len(names))
+    return made
 
 
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
@@ -75,27 +87,19 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
     if len(relevant) and len(irrelevant):
         figures[f"similarities-{first}"] = similarity_distribution_figure(relevant, irrelevant, title=first)
-    scores = BenchmarkScores(
-        run=run,
-        folder=folder,
-        results=results,
-        target_means={row: target_mean(result, project.config.evaluation) for row, result in results.items()},
-        figures=figures,
-    )
+    means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     stored = {row: result.to_json() for row, result in results.items()}
-    data = {"digest": definition_digest(definition), "target_means": scores.target_means, "results": stored}
+    data = {"digest": definition_digest(definition), "target_means": means, "results": stored}
     with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
         part.write_text(json.dumps(data, indent=1), encoding="utf-8")
     tracker, run_id = tracker_of(project), run.mlflow_run_id
     for row, result in results.items():
-        values = {**result.metrics, "mean": scores.target_means[row]}
+        values = {**result.metrics, "mean": means[row]}
         tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
     for title, figure in figures.items():
         tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".parquet"):
-            tracker.client.log_artifact(run_id, str(path), f"benchmarks/{definition.name}")
-    return scores
+    tracker.client.log_artifacts(run_id, str(folder), f"benchmarks/{definition.name}")
+    return BenchmarkScores(folder, results, figures)
 
 
 def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
@@ -114,25 +118,12 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
-"""A metric, which may be rounded."""
-
-
-class StoredResult(BaseModel, extra="allow"):
-    """What is read again of `EvaluationResult.to_json`."""
-
-    policy: str
-    metrics: dict[str, Share]
-    intervals: dict[str, tuple[Share, Share]]
-    tasks: dict[str, dict[str, Any]]
-
-
 class StoredScores(BaseModel, extra="allow"):
-    """scores.json. digest: the edition of the benchmark, see `definition_digest`."""
+    """scores.json. digest: the edition of the benchmark, see `definition_digest`; results: `EvaluationResult.to_json`."""
 
     digest: str
-    target_means: dict[str, Share]
-    results: dict[str, StoredResult]
+    target_means: dict[str, float]
+    results: dict[str, dict[str, Any]]
 
 
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import (
-    HASH_SETTING,
-    INDEX_COLUMNS,
-    STAGE,
-    extras_setting,
-    feature_columns,
-    fields,
-)
+from hapvr.data.features import HASH_SETTING, INDEX_COLUMNS, STAGE, extras_setting, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest

@@ -41,11 +41,11 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE
+from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
-from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER, PARTS, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import download_folder
 from hapvr.steps.watch_lists import LISTS as WATCH_LISTS
@@ -89,12 +89,11 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
         )
     of_source = [row for row in manifest.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
-    if offline and not of_source:
-        raise ArgumentError(f"--offline {offline!r:.80}: the manifest has no source of this name")
     local = (row for row in of_source if not is_remote(row["uri"]))
     wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
     wanted |= dict.fromkeys(video_ids, True)
-    contents = _contents(root)
+    inspected = inspected_videos(root, shard_keys(root))
+    contents = {row["video_id"]: row["sha256"] for _, row in inspected if row["sha256"]}
     digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
@@ -140,10 +139,8 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):
                 unmark(root, mark.first, mark.second)
-        rows_places = [
-            f"{stage}/{key}/rows.parquet" for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)
-        ]
-        for place in (*rows_places, PICTURES_PLACE):
+        tables = [rows_place(stage, key) for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)]
+        for place in (*tables, PICTURES_PLACE):
             _forget_in_table(root, place, values)
         for place in (f"{WATCH_LISTS}/{name}" for name in root.list_folders(WATCH_LISTS)):
             if any(file.partition(".")[0] in values for file in root.list_files(place)):
@@ -254,14 +251,6 @@ def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
             path = tracker.client.download_artifacts(run_id, place, temporary)
             if _forget_in_table(copies, Path(path).relative_to(temporary).as_posix(), values):
                 tracker.client.log_artifact(run_id, path, place.rpartition("/")[0])
-
-
-def _contents(root: DataRoot) -> dict[str, str]:
-    """Video id -> SHA-256, of all that were read."""
-    found = (Shard(root, VIDEOS_STAGE, key).find() for key in shard_keys(root))
-    return {
-        row["video_id"]: row["sha256"] for index in found if index is not None for row in index.rows() if row["sha256"]
-    }
 
 
 def _mentions(root: DataRoot, name: str, values: Collection[str]) -> bool:

@@ -82,16 +82,12 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
             f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
         )
     if reason:
-        columns = {"file_sha256": file_sha256, **NO_FRAMES}
-        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **columns))
+        known = NO_FRAMES | {"file_sha256": file_sha256}
+        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **known))
     frames = VideoFrames(video.video_id, video.jpegs, video.timestamps_s)
-    columns = {
-        "width_px": video.width_px,
-        "height_px": video.height_px,
-        "file_sha256": file_sha256,
-        "frames_sha256": frames.sha256,
-    }
-    row = index_row(video.video_id, num_frames, message=message, **columns)
+    known = {"file_sha256": file_sha256, "frames_sha256": frames.sha256}
+    known |= {"width_px": video.width_px, "height_px": video.height_px}
+    row = index_row(video.video_id, num_frames, message=message, **known)
     return VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,15 @@ from typing import Any
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.errors import HapvrError
 from hapvr.files import read_json_as
-from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, set_champion, version_tags
+from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, promote, version_tags
 from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.similarity_model import load_similarity_model
-from hapvr.steps.benchmark_features import BenchmarkFeatures, open_benchmark
+from hapvr.steps.benchmark_features import open_benchmark
 from hapvr.steps.evaluation import SIMILARITIES, TRAINED, StoredScores, definition_digest, stored_similarities
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, tracker_of
@@ -49,14 +47,13 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError where
-    there is no champion, which `ensure_baseline` makes.
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. There must be a champion,
+    which `ensure_baseline` makes.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = champion_of(client, name), version_tags(client, name, version)
-        if champion is None:
-            raise DataError(f"registry: {name} has no champion to compare with; register the model again")
+        assert champion is not None, "ensure_baseline makes one"
         if DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
@@ -67,7 +64,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             )
             decision = replace(decision, promoted=False, reason=reason)
         if decision.promoted:
-            set_champion(client, name, version, how="gate", reason=decision.reason)
+            promote(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
             client.set_model_version_tag(name, str(version), key, value)
         decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
@@ -96,25 +93,20 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: Champion
 
 
 def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
-    """On the videos of a benchmark that both have scores of."""
+    """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with the
+    features of the benchmark."""
     definition, features = open_benchmark(project, name)
     stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
     if stored is None:
-        network = _champion_network(project, champion, features)
+        uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
+        model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
+        model.require_features(features.settings)
         stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
-        score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
+        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
     scores = read_frame(stored), read_frame(stored_similarities(run, definition.name))
     first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
     available, config = frozenset(first & second), project.config.evaluation.gate
     return compare(definition, *scores, available=available, config=config)
-
-
-def _champion_network(project: Project, champion: Champion, features: BenchmarkFeatures) -> VideoNetwork:
-    """Raises DataError if it does not go with these features."""
-    uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
-    model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
-    model.require_features(features.settings)
-    return model.network
 
 
 def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
@@ -123,10 +115,6 @@ def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDef
     scores = tracker.artifact(run_id, f"{folder}/scores.json")
     if scores is None:
         return None
-    try:
-        stored = read_json_as(scores, StoredScores, hint="the champion is scored again")
-    except DamagedError as error:
-        warnings.warn(str(error), stacklevel=2)
-        return None
+    stored = read_json_as(scores, StoredScores, hint="evaluate the champion again")
     same = stored.digest == definition_digest(definition)
     return tracker.artifact(run_id, f"{folder}/{SIMILARITIES[TRAINED]}") if same else None

@@ -3,7 +3,7 @@ of the videos."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -12,11 +12,10 @@ from hapvr.data.manifest import collection_keys, read_manifest, shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.networks.packaged import packaged_origin
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
-from hapvr.scorer.calibration import CalibrationCheck, CheckedThreshold, PrecisionThreshold
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.steps.calibration import ModelCalibration
+from hapvr.steps.baseline import searches_text
 from hapvr.steps.evaluation import BASELINE, TRAINED
-from hapvr.steps.local_baseline import searches_text
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun
 from hapvr.tables import markdown_table
@@ -28,16 +27,15 @@ def model_card(
     run: TrainingRun,
     *,
     scores: Mapping[str, Mapping[str, Any]],
-    calibrated: ModelCalibration,
-    checks: Sequence[CalibrationCheck],
+    calibration: Calibration | str,
     evidence: EvidenceModel | str,
     tags: Mapping[str, str],
     onnx: Mapping[str, Any],
     warning: str,
 ) -> str:
-    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; checks: of the calibration on
-    benchmarks; evidence: of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its
-    first line, "" for none."""
+    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; calibration, evidence: of pairs and
+    of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for
+    none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     networks = record["weights"]
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
@@ -76,7 +74,7 @@ def model_card(
         f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
         markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
         "## Calibration",
-        *_calibration(calibrated, checks),
+        *_calibration(calibration),
         f"## Searches\n\n{searches_text(evidence)}",
         f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
         "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
@@ -97,38 +95,24 @@ def _percent(result: Mapping[str, Any], task: str) -> str:
     return f"{100 * result['metrics'][task]:.2f}{spread}"
 
 
-def _calibration(calibrated: ModelCalibration, checks: Sequence[CalibrationCheck]) -> list[str]:
-    """Paragraphs and a table, or why there is no calibration. checks: on benchmarks, may be empty."""
-    fitted = calibrated.calibration
-    if fitted is None:
-        return [f"None: {calibrated.reason}. The column `probability` is empty."]
-    source, prior = fitted.source, f"{100 * fitted.prior:.1f} %"
-    found: list[tuple[str, float, float | None, PrecisionThreshold | CheckedThreshold]] = []
-    found += [(source["benchmark"], one.precision, one.found, one) for one in fitted.thresholds]
-    found += [(check.name, one.wanted, one.precision, one) for check in checks for one in check.thresholds]
+def _calibration(fitted: Calibration | str) -> list[str]:
+    """Paragraphs and a table, or why there is no calibration."""
+    if isinstance(fitted, str):
+        return [f"None: {fitted}. The column `probability` is empty."]
     rows = [
         (
-            *(name, f"{wanted:g}", "not reached" if one.similarity is None else f"{one.similarity:.4f}"),
-            *("no pair" if precision is None else f"{precision:.3f}", f"{one.recall:.3f}"),
-            f"{one.num_matches} / {one.num_pairs}",
+            *(f"{one.precision:g}", "not reached" if one.similarity is None else f"{one.similarity:.4f}"),
+            *(f"{one.found:.3f}", f"{one.recall:.3f}", f"{one.num_matches} / {one.num_pairs}"),
         )
-        for name, wanted, precision, one in found
+        for one in fitted.thresholds
     ]
-    briers = "; ".join(f"{check.name} {check.brier:.4f}" for check in checks)
     return [
-        f"Fitted on the pairs of {source['benchmark']}: {fitted.num_matches} matches (labels {', '.join(source['labels'])}) "
-        f"and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x similarity "
-        f"{fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs"
-        + (
-            f"; on pairs that it was not fitted on, weighted so that {prior} match there too: {briers}."
-            if checks
-            else "."
-        ),
-        f"Probabilities and thresholds hold where {prior} of the pairs that are asked about match, as there. Where matches "
-        "are rarer both are too optimistic; `--prior` corrects for it.",
-        markdown_table(
-            ("benchmark", "wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
-        ),
+        f"Fitted on the pairs of {fitted.source['benchmark']}: {fitted.num_matches} matches (labels "
+        f"{', '.join(fitted.source['labels'])}) and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x "
+        f"similarity {fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
+        f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs that are asked about match, as there. "
+        "Where matches are rarer both are too optimistic; `--prior` corrects for it.",
+        markdown_table(("wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows),
     ]
 
 

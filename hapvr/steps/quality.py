@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,31 +25,16 @@ MAX_DUPLICATE_RATE = 0.1
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
-UNAVAILABLE_HINT = (
-    "The sites do not have these videos any more. Where the number surprises, look at download.cookies_file and "
-    "the proxy of the environment, then materialise the shard again."
-)
-FAILED_HINT = (
-    "The column `reason` says why. Materialise the shard again to retry what may pass; fetch damaged files again, or leave "
-    "them out."
-)
-DUPLICATE_HINT = (
-    "Files with equal bytes under several names. In training they count as different videos, which teaches the model that "
-    "copies are negatives: remove all but one of each."
-)
-UNDECODABLE_HINT = (
-    "The column `reason` says why. `timeout` and `killed` may pass with more sampling.timeout_s or "
-    "sampling.max_memory_bytes; the other files are damaged."
-)
-FRAME_RATE_HINT = "The number of frames does not fit the duration that these files state: they were cut off, or they lie. Play one of them."
+UNAVAILABLE_HINT = "The sites have them no more; if so many surprise you, see download.cookies_file and the proxy."
+FAILED_HINT = "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
+DUPLICATE_HINT = "Equal files count as different videos, so training takes copies for negatives: keep one of each."
+UNDECODABLE_HINT = "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
+FRAME_RATE_HINT = "Their number of frames does not fit their duration: cut off, or the file is wrong. Play one."
 VALUES_HINT = (
-    "Features hold NaN, infinity or zero vectors. Weights or whitening are damaged, or half precision overflowed: delete the "
-    "shard's features and materialise them again; if it stays, fit the whitening again."
+    "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision overflowed. Delete the shard's "
+    "features and materialise them again; if it stays, fit the whitening again."
 )
-NORMS_HINT = (
-    "Region vectors are not of unit length, so similarities leave [-1, 1]: they were imported without normalisation, or are "
-    "damaged."
-)
+NORMS_HINT = "Region vectors are not of unit length: they were imported without normalisation, or are damaged."
 
 
 @dataclass(frozen=True)
@@ -109,21 +94,18 @@ def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
     shard = project.shard(FEATURES_STAGE, key)
     stored = FeatureFile(shard)
-    bad_values, bad_norms, worst = [], [], 0.0
+    bad_values, errors = list[str](), dict[str, float]()
     for video_id in stored.video_ids:
         norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
-        error = float(np.abs(norms - 1).max())
-        if not np.isfinite(norms).all() or (norms == 0).any():
-            bad_values.append(video_id)
+        if (np.isfinite(norms) & (norms > 0)).all():
+            errors[video_id] = float(np.abs(norms - 1).max())
         else:
-            worst = max(worst, error)
-            if error > MAX_NORM_ERROR:
-                bad_norms.append(video_id)
-    values = {"videos": len(bad_values), "examples": bad_values[:MAX_NAMED]}
-    norms_found = {"videos": len(bad_norms), "largest_error": worst, "examples": bad_norms[:MAX_NAMED]}
+            bad_values.append(video_id)
+    bad_norms = [video_id for video_id, error in errors.items() if error > MAX_NORM_ERROR]
+    worst = {"largest_error": max(errors.values(), default=0.0)}
     return [
-        Finding("feature_values", not bad_values, "error", values, VALUES_HINT),
-        Finding("feature_norms", not bad_norms, "error", norms_found, NORMS_HINT),
+        Finding("feature_values", not bad_values, "error", _named(bad_values), VALUES_HINT),
+        Finding("feature_norms", not bad_norms, "error", _named(bad_norms) | worst, NORMS_HINT),
         check_stored(shard),
     ]
 
@@ -138,6 +120,10 @@ def check_stored(shard: Shard) -> Finding:
 
 
 def _share(name: str, rows: pl.DataFrame, of: pl.DataFrame, limit: float, hint: str) -> Finding:
-    rate, examples = len(rows) / max(len(of), 1), rows["video_id"].head(MAX_NAMED).to_list()
-    values = {"rate": rate, "limit": limit, "videos": len(rows), "of": len(of), "examples": examples}
+    rate = len(rows) / max(len(of), 1)
+    values = {"rate": rate, "limit": limit, "of": len(of)} | _named(rows["video_id"].to_list())
     return Finding(name, rate <= limit, "warn", values, hint)
+
+
+def _named(video_ids: Sequence[str]) -> dict[str, Any]:
+    return {"videos": len(video_ids), "examples": list(video_ids[:MAX_NAMED])}

@@ -17,20 +17,21 @@ from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.whitening import load_whitening
-from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, log_model, register
+from hapvr.progress import Progress, no_progress
+from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
 from hapvr.scorer.bundle import BundleParts, write_bundle
-from hapvr.scorer.calibration import checked_metrics
-from hapvr.scorer.description import CARD_FILE, SCORER_FILE, complete_bundle, random_weights_warning
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import SCORER_FILE, complete_bundle, random_weights_warning
 from hapvr.scorer.onnx_export import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.calibration import calibrate, held_out_checks
+from hapvr.steps.baseline import ensure_baseline
+from hapvr.steps.calibration import calibrate, fit_on_validation, reliability_figure
 from hapvr.steps.evaluation import TRAINED, stored_scores
 from hapvr.steps.frames import open_frames
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
-from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of
-from hapvr.steps.validation_searches import fit_on_validation
+from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of, trained_run
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
 
@@ -57,32 +58,36 @@ class Registration:
     figure: Figure | None
 
 
-def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[str, str]) -> Registration:
-    """Calibrate, bundle, log and register the run's model; it becomes champion if the benchmarks say so.
+def make_registered_model(
+    project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
+) -> Registration:
+    """Calibrate, bundle, log and register a trained model; it becomes champion if the benchmarks say so.
 
-    Raises DataError if a benchmark of the configuration has no scores of this model.
+    run: of the training; "" for the current one. The untrained baseline is registered before it. Raises DataError if a
+    benchmark of the configuration has no scores of this model.
     """
-    scores = {name: stored_scores(project, run, name) for name in project.config.evaluation.benchmarks}
+    ensure_baseline(project, progress=progress)
+    training, tags = trained_run(project, run), tags or {}
+    scores = {name: stored_scores(project, training, name) for name in project.config.evaluation.benchmarks}
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
-    calibrated = calibrate(project, run)
-    fitted = calibrated.calibration
-    checks = held_out_checks(project, run, fitted) if fitted is not None else ()
+    fitted = calibrate(project, training)
+    calibration = fitted if isinstance(fitted, Calibration) else None
     backbone = load_backbone(project.config.backbone)
-    require_trained_on(run, {"backbone": backbone.settings}, what="the bundle would be made")
-    record, tracker = read_record(run.folder), tracker_of(project)
-    onnx_folder = run.folder / "exported"
-    onnx = export_onnx(project, run, onnx_folder, backbone=backbone)
+    require_trained_on(training, {"backbone": backbone.settings}, what="the bundle would be made")
+    record, tracker = read_record(training.folder), tracker_of(project)
+    onnx_folder = training.folder / "exported"
+    onnx = export_onnx(project, training, onnx_folder, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     bundle = write_bundle(
-        run.folder / "bundle",
+        training.folder / "bundle",
         BundleParts(
-            network_folder=run.network_folder,
+            network_folder=training.network_folder,
             backbone=backbone,
             whitening=load_whitening(project.root),
             sampling=project.config.sampling,
-            provenance={"mlflow_run_id": run.mlflow_run_id, "run_key": run.key, **dict(tags)},
+            provenance={"mlflow_run_id": training.mlflow_run_id, "run_key": training.key, **dict(tags)},
             serving=project.config.serving,
-            calibration=fitted,
+            calibration=calibration,
             warning=warning,
             onnx=onnx,
             onnx_folder=onnx_folder if "files" in onnx else None,
@@ -90,33 +95,24 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
     )
     evidence = fit_on_validation(project, bundle)
     card = model_card(
-        project,
-        run,
-        scores=scores,
-        calibrated=calibrated,
-        checks=checks,
-        evidence=evidence,
-        tags=tags,
-        onnx=onnx,
-        warning=warning,
+        project, training, scores=scores, calibration=fitted, evidence=evidence, tags=tags, onnx=onnx, warning=warning
     )
     complete_bundle(bundle, evidence=evidence, card=card)
-    if calibrated.figure is not None:
-        tracker.client.log_figure(run.mlflow_run_id, calibrated.figure, "figures/calibration/reliability.png")
-    tracker.metrics(run.mlflow_run_id, checked_metrics(checks))
-    tracker.client.log_text(run.mlflow_run_id, card, CARD_FILE)
-    uri = log_model(tracker, run.mlflow_run_id, bundle)
-    tracker.client.set_terminated(run.mlflow_run_id)
+    figure = None if calibration is None else reliability_figure(calibration)
+    if figure is not None:
+        tracker.client.log_figure(training.mlflow_run_id, figure, "figures/calibration/reliability.png")
     # The data is what the training read, which may be less than what is there by now.
     lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
     lineage |= {WARNING_TAG: warning} if warning else {}
-    name = project.config.tracking.registered_model
-    version = register(tracker, name, run_id=run.mlflow_run_id, model_uri=uri, target=target, tags=lineage)
-    decision = make_decision(project, run, version)
+    name, run_name = project.config.tracking.registered_model, f"{project.config.name}-{training.key}"
+    version = register_bundle(
+        tracker, name, bundle, key=training.key, run_name=run_name, params={}, tags=lineage, target=target
+    )
+    decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
     return Registration(
-        run=run,
+        run=training,
         name=name,
         version=version,
         decision=decision,
@@ -125,7 +121,7 @@ def make_registered_model(project: Project, run: TrainingRun, *, tags: Mapping[s
         digest=file_sha256(bundle / SCORER_FILE),
         card=card,
         warning=warning,
-        figure=calibrated.figure,
+        figure=figure,
     )
 
 

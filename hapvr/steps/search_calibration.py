@@ -1,6 +1,6 @@
 """How a model weighs what a search knows of a candidate: fitted on the candidates of real searches whose answers are known.
 
-Here the searches are for edits of the collection's own frames; `hapvr.steps.validation_searches` has those of a benchmark.
+Here the searches are for edits of the collection's own frames; `hapvr.steps.calibration` has those of a benchmark.
 """
 
 from __future__ import annotations

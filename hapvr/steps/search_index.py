@@ -17,7 +17,7 @@ from hapvr.data.features import FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.tensors import frame_columns, tensor_shape
+from hapvr.data.tensors import frame_columns
 from hapvr.errors import DataError
 from hapvr.networks.extract import open_backbone, region_embedder
 from hapvr.networks.packaged import arrays_sha256
@@ -66,9 +66,7 @@ def make_descriptors(
     features = project.shard(FEATURES_STAGE, key)
     settings = features.require({}).settings
     model.require_features(settings)
-    with features.open_data() as file:
-        (_, dims), _ = tensor_shape(file.schema_arrow.field("regions"))
-    if dims != model.dims:
+    if (dims := FeatureFile(features).dims) != model.dims:
         raise DataError(
             f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.dims}; "
             "extract features with the model's settings, or take the model that was trained on these"
@@ -93,12 +91,6 @@ def make_descriptors(
         lost=failed_rows(rows, num_kept=0),
         progress=progress,
     )
-
-
-def is_described(project: Project, key: str, model: SearchModel) -> bool:
-    """Whether the shard's descriptors are those of its features by this model. Raises DataError as `make_descriptors` does."""
-    recipe = _recipe(project, key, model, known_blank(project.root, model.digest))
-    return recipe.shard.is_finished(recipe.provenance)
 
 
 def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]) -> ShardRecipe:
@@ -146,18 +138,15 @@ class IndexUpdate:
     """What an update did.
 
     serving: the index that answers searches now. passed: whether the index that was brought up to date is that one; if not,
-    its recall was too low. added, replaced, removed: shards. awaited: shards whose features are unfinished. done: whether
-    anything changed.
+    its recall was too low. shards: `added`, `replaced`, `removed` and, as their features are unfinished, `awaited`. done:
+    whether anything changed.
     """
 
     serving: CurrentIndex | None
     passed: bool
     status: IndexStatus
     recall: float
-    added: tuple[str, ...]
-    replaced: tuple[str, ...]
-    removed: tuple[str, ...]
-    awaited: tuple[str, ...]
+    shards: dict[str, list[str]]
     done: bool
 
 
@@ -181,7 +170,7 @@ def update_index(
         if root.exists(f"{place}/{STATE_FILE}"):
             index = FrameIndex.open(root.url_of(place), settings=settings)
             known, revision = index.shard_digests(), index.status().revision
-        changed: dict[str, list[str]] = {"added": [], "replaced": []}
+        shards: dict[str, list[str]] = {"added": [], "replaced": [], "removed": [], "awaited": list(awaited)}
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
@@ -192,11 +181,11 @@ def update_index(
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
             index.replace_shard(key, *searchable(shard), digest=shard.data_digest())
-            changed["replaced" if key in known else "added"].append(key)
+            shards["replaced" if key in known else "added"].append(key)
         assert index is not None
-        removed = [key for key in known if key not in finished and key not in awaited]
-        for key in removed:
+        for key in (key for key in known if key not in finished and key not in awaited):
             index.delete_shard(key)
+            shards["removed"].append(key)
         index.optimise()
         recall = index.recall()
         if recall < MIN_RECALL:  # lists of vectors that have changed since may be of no use
@@ -206,49 +195,28 @@ def update_index(
         passed, before, status = recall >= MIN_RECALL, serving, index.status()
         if passed:
             serving = _serve(root, model, place, recall, before)
-        return IndexUpdate(
-            serving=serving,
-            passed=passed,
-            status=status,
-            recall=recall,
-            added=tuple(changed["added"]),
-            replaced=tuple(changed["replaced"]),
-            removed=tuple(removed),
-            awaited=awaited,
-            done=status.revision != revision or serving != before,
-        )
+        done = status.revision != revision or serving != before
+        return IndexUpdate(serving=serving, passed=passed, status=status, recall=recall, shards=shards, done=done)
 
 
-@dataclass(frozen=True)
-class OutdatedIndex:
-    """What the index of a model lacks.
+def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str], str]:
+    """Compare the features there are with the index that answers.
 
-    undescribed: shards with features whose descriptors are not theirs, each with a digest of model and features. outdated:
-    whether the index that answers is another model's, or lacks descriptors. digest: changes when any of this does.
+    Returns shards with features whose descriptors are not theirs, each with a digest of model and features; and a digest of
+    what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model.
     """
-
-    undescribed: dict[str, str]
-    outdated: bool
-    digest: str
-
-
-def outdated_index(project: Project, model: SearchModel) -> OutdatedIndex:
-    """Compare the features there are with the index that answers. Raises DataError for features of another model."""
-    root = project.root
-    finished, _ = collection_shards(project.root)
-    undescribed = {
-        key: digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
-        for key in finished
-        if not is_described(project, key, model)
-    }
-    described = {
-        key: descriptor_shard(root, model.digest, key).data_digest() for key in finished if key not in undescribed
-    }
+    root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
+    for key in collection_shards(root)[0]:
+        recipe = _recipe(project, key, model, known_blank(root, model.digest))
+        if recipe.shard.is_finished(recipe.provenance):
+            described[key] = recipe.shard.data_digest()
+        else:
+            undescribed[key] = digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
     serving = serving_index(root)
     held = serving.shards(root) if serving is not None and serving.digest == model.digest else {}
     # `since`: a champion that comes back twice is another state the second time.
     state = [model.digest, serving and [serving.place, serving.since], held, described, undescribed]
-    return OutdatedIndex(undescribed, bool(undescribed) or held != described, digest_of(state))
+    return undescribed, digest_of(state) if undescribed or held != described else ""
 
 
 def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild: bool) -> str:
@@ -279,39 +247,35 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
 
     The one that it replaces stays until the next call, for searches that have it open.
     """
-    since, made = datetime.now(UTC).isoformat(timespec="seconds"), [place]
-    if before is not None:
-        since = before.since if before.place == place else since
-        made += [one for one in (before.place, *before.made) if _is_there(root, one)]
-    made = list(dict.fromkeys(made))
-    models = list(dict.fromkeys(map(_model_of, made)))
-    serving = CurrentIndex(
-        place=place, model=model.uri, digest=model.digest, recall=recall, since=since, made=tuple(made)
-    )
-    if serving != before:
-        write_current(root, serving)
-    forgotten = models[1 + KEPT_MODELS :]
-    for one in made[1:]:
-        replaced = _model_of(one) == model.digest and before is not None and one != before.place
-        if replaced or _model_of(one) in forgotten:
-            _remove(root, one)
+    in_use = [place] if before is None else [place, before.place]
+    made = list(dict.fromkeys([*in_use, *(before.made if before is not None else ())]))
+    forgotten = list(dict.fromkeys(map(_model_of, made)))[1 + KEPT_MODELS :]
+    gone = [one for one in made if one not in in_use and _model_of(one) in (model.digest, *forgotten)]
+    for one in gone:
+        _remove(root, one)
     for digest in forgotten:
         above = model_place(digest)
         _remove(root, f"{above}/descriptors")
         root.delete(f"{above}/{BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             _remove(root, above)
+    is_same = before is not None and before.place == place
+    serving = CurrentIndex(
+        place=place,
+        model=model.uri,
+        digest=model.digest,
+        recall=recall,
+        since=before.since if before is not None and is_same else datetime.now(UTC).isoformat(timespec="seconds"),
+        made=tuple(one for one in made if one not in gone),
+    )
+    if serving != before:
+        write_current(root, serving)
     return serving
 
 
 def _model_of(place: str) -> str:
     """The digest of the network that an index belongs to."""
     return place.split("/")[1]
-
-
-def _is_there(root: DataRoot, place: str) -> bool:
-    above, _, name = place.rpartition("/")
-    return name in root.list_folders(above)
 
 
 def _remove(root: DataRoot, place: str) -> None:

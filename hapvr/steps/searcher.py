@@ -273,7 +273,7 @@ class Searcher(SearchEngine):
             prior=None if evidence is None else (options.prior or self.prior),
             compared=len(candidates),
             videos=self.num_videos,
-            warnings=(*self.warnings, *_lost_warning(lost)),
+            warnings=self.warnings if not lost else (*self.warnings, _lost_warning(lost)),
             model=self.model,
             untrained=self.untrained,
             precision=None if evidence is None else DEFAULT_PRECISION,
@@ -310,12 +310,6 @@ class Searcher(SearchEngine):
             for candidate in candidates
             if (self.probability(candidate) or 0.0) >= least_probability
         ]
-
-    def compare(self, video_id: str, other: str) -> tuple[ScoredCandidate, tuple[Segment, ...]]:
-        """Two videos of the collection, compared whole, and their common parts. Raises DataError where one has no features."""
-        query = self.scorer.embed(self.collection.whole(video_id))
-        found = self.score_one(query, other)
-        return found, self.segments(query, found)
 
     def score_one(self, query: EmbeddedVideo, video_id: str, *, number: int = 0) -> ScoredCandidate:
         """A video as if it were the only candidate. number: of the view. Raises DataError where it has no features."""
@@ -405,8 +399,6 @@ def search_fingerprint(
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint
 
 
-def _lost_warning(lost: Mapping[str, str]) -> tuple[str, ...]:
-    if not lost:
-        return ()
+def _lost_warning(lost: Mapping[str, str]) -> str:
     shown = ", ".join(sorted(lost)[:STALE_SHOWN])
-    return (f"{len(lost)} videos of the index have no features any more ({shown}); `hapvr index update` forgets them",)
+    return f"{len(lost)} videos of the index have no features any more ({shown}); `hapvr index update` forgets them"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hapvr.config import digest
 from hapvr.data.filesystem import DataRoot
@@ -92,23 +92,12 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             yield from _generated(project, source, progress)
 
 
-@dataclass(frozen=True)
-class SourceSnapshot:
-    """What the sources hold at one moment.
-
-    digest: changes when a video or row is added, removed or renamed. unsettled: files whose last write was a moment ago,
-    so that they may still be being copied.
-    """
-
-    digest: str
-    unsettled: tuple[Path, ...]
-
-
-def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
+def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Path]]:
     """Look at the sources without decoding anything.
 
-    settle_s: a file that was written to in the last settle_s seconds is unsettled. A file whose time lies further than that
-    in the future, as the clock was set back, counts as settled. Raises DataError for a source that is missing or empty.
+    Returns a digest that changes when a video or row is added, removed or renamed, and the files that may still be being
+    copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as
+    the clock was set back, is none. Raises DataError for a source that is missing or empty.
     """
     state: dict[str, object] = {}
     unsettled: list[Path] = []
@@ -126,7 +115,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> SourceSnapshot:
             state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
         else:
             state[source.name] = digest(source)
-    return SourceSnapshot(hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), tuple(unsettled))
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), unsettled
 
 
 def note_tick(project: Project) -> None:
@@ -186,15 +175,20 @@ def is_away(project: Project, name: str) -> bool:
     return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
 
 
+def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Shard and row of each video of some shards that the step `videos` has looked at, failed ones too."""
+    for key in shards:
+        index = Shard(root, VIDEOS_STAGE, key).find()
+        yield from ((key, row) for row in (index.rows() if index is not None else ()))
+
+
 def lost_files(project: Project) -> dict[str, tuple[int, int]]:
     """Source -> of how many videos that could be read the file is not there now, and how many there are."""
     found: dict[str, tuple[int, int]] = {}
-    for key in shard_keys(project.root):
-        index = project.shard(VIDEOS_STAGE, key).find()
-        paths = [row["path"] for row in index.rows() if row["status"] == STATUS_OK] if index else []
-        lost, usable = found.get(source_of(key), (0, 0))
-        lost += sum(not path_of_text(path).exists() for path in paths)
-        found[source_of(key)] = (lost, usable + len(paths))
+    for key, row in inspected_videos(project.root, shard_keys(project.root)):
+        if row["status"] == STATUS_OK:
+            lost, usable = found.get(source_of(key), (0, 0))
+            found[source_of(key)] = (lost + (not path_of_text(row["path"]).exists()), usable + 1)
     return found
 
 
@@ -246,9 +240,8 @@ def _follow_moves(project: Project) -> None:
                 scanned += scan_folder(project.path(source.path), source=source.name).entries
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
-    shards = {key: Shard(root, VIDEOS_STAGE, key) for key in {row.shard for row in gone.values()} if scanned}
-    indexes = filter(None, (shard.find() for shard in shards.values()))
-    contents = {row["video_id"]: row for index in indexes for row in index.rows()}
+    shards = {row.shard for row in gone.values()} if scanned else ()
+    contents = {row["video_id"]: row for _, row in inspected_videos(root, shards)}
     away = {source: is_away(project, source) for source in {row.source for row in gone.values()}}
     for entry in scanned:
         path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
@@ -265,7 +258,7 @@ def _follow_moves(project: Project) -> None:
             rows = read_manifest_shard(root, row.shard)
             write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
             if one in same:
-                _place_again(shards[row.shard], moved)
+                _place_again(project.shard(VIDEOS_STAGE, row.shard), moved)
 
 
 def _place_again(shard: Shard, moved: ManifestRow) -> None:
@@ -310,7 +303,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
-    offer = snapshot_sources(project, settle_s=0).digest
+    offer, _ = snapshot_sources(project, settle_s=0)
     with project.root.lock(MANIFEST_STAGE):
         _follow_moves(project)
         uris = {row["video_id"]: row["uri"] for row in manifest_table(project.root).to_pylist()}

@@ -29,22 +29,14 @@ from hapvr.files import read_json_as, write_atomic
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.whitening import load_whitening
+from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, git_revision
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE, data_digest
 from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
-from hapvr.train.run_folder import (
-    CONFIG_NAME,
-    FAILURE_NAME,
-    HISTORY_NAME,
-    RESULT_NAME,
-    RUN_NAME,
-    TrainingResult,
-    read_history,
-    read_record,
-)
+from hapvr.train import run_folder
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
@@ -104,8 +96,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     check_evaluation(project)
     config, shards = project.config, training_shards(project)
     folder = project.root.local_path(f"{MODELS}/{key}")
-    (folder / FAILURE_NAME).unlink(missing_ok=True)
-    with write_atomic(folder / CONFIG_NAME) as part:
+    (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
+    with write_atomic(folder / run_folder.CONFIG_NAME) as part:
         part.write_text(dump_config(config), encoding="utf-8")
     record: dict[str, Any] = {
         "data_digests": data_digests(project, shards),
@@ -118,12 +110,23 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
     data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
     tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
-    tracker.client.log_artifact(run_id, str(folder / CONFIG_NAME), "config")
+    tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, **record}
-    with write_atomic(folder / RUN_NAME) as part:
+    with write_atomic(folder / run_folder.RUN_NAME) as part:
         part.write_text(json.dumps(stored, indent=1), encoding="utf-8")
     return TrainingRun(key, folder, run_id)
+
+
+def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
+
+    Returns the trainer's result, and where it is.
+    """
+    training = prepare_training(project, run, tags={})
+    run_training(project, training)
+    result = finish_training(project, training)
+    return result | {"run": training.key, "mlflow_run_id": training.mlflow_run_id, "folder": str(training.folder)}
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
@@ -145,9 +148,12 @@ def training_environment(project: Project) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        # The trainer keeps what it cannot deliver and tries again by itself.
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+        # What is there is delivered together and tried once, in less time than comes between: with a server that hangs,
+        # nothing piles up that the trainer would have to wait for. The end of a training delivers the rest.
+        "MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS": "10",
+        "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
     }
 
 
@@ -167,7 +173,7 @@ def run_training(project: Project, run: TrainingRun) -> None:
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
     tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
-    failure = run.folder / FAILURE_NAME
+    failure = run.folder / run_folder.FAILURE_NAME
     said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
     return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
@@ -183,8 +189,8 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
     """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
     result, run_id = training_result(run), run.mlflow_run_id
     tracker = tracker_of(project)
-    complete_metrics(tracker.client, run_id, read_history(run.folder))
-    for name in (RUN_NAME, HISTORY_NAME):
+    complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))
+    for name in (run_folder.RUN_NAME, run_folder.HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
     numbers = {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)}
     tracker.metrics(run_id, numbers)
@@ -195,7 +201,7 @@ def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
 def training_result(run: TrainingRun) -> dict[str, Any]:
     """What the trainer said at its end. Raises DamagedError if the training is not complete."""
     hint = f"run the training {run.key} again, which resumes from its last checkpoint"
-    return asdict(read_json_as(run.folder / RESULT_NAME, TrainingResult, hint=hint))
+    return asdict(read_json_as(run.folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint))
 
 
 def current_key(root: DataRoot) -> str:
@@ -216,18 +222,18 @@ def trained_run(project: Project, key: str = "") -> TrainingRun:
     there is none yet.
     """
     root = project.root
-    if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{RESULT_NAME}")):
+    if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{run_folder.RESULT_NAME}")):
         if not root.exists(CURRENT_NAME):
             raise DataError("training: no model yet; materialise similarity_model, or run `hapvr train`")
         key = current_key(root)
     folder = root.local_path(f"{MODELS}/{key}")
-    return TrainingRun(key, folder, read_record(folder)["mlflow_run_id"])
+    return TrainingRun(key, folder, run_folder.read_record(folder)["mlflow_run_id"])
 
 
 def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: str) -> None:
     """Raise DataError unless the run was trained on features of this backbone (weights and precision) and, where it is given,
     this whitening. what: for the message."""
-    record = read_record(run.folder)
+    record = run_folder.read_record(run.folder)
     trained = {"backbone": record["weights"]["backbone"], "whitening": record["data_digests"]["whitening"]}
     wanted = Provenance("features", {part: trained[part] for part in settings})
     if differences := wanted.differences(Provenance("features", settings)):
@@ -262,21 +268,15 @@ def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
 class PendingData:
     """Training data that the current model has not seen.
 
-    shards: shards with features and with what the training reads. num_videos: usable videos in them. settings_changed:
-    the configuration differs from that of the current model in what determines a training. no_model: there is no model yet.
-    awaited: shards of the benchmarks that have no features yet; without them a training would fail.
+    shards: shards with features and with what the training reads. num_videos: usable videos in them. is_empty: whether a
+    training would give the current model again, as there is one, of the same data and settings. awaited: shards of the
+    benchmarks that have no features yet; without them a training would fail.
     """
 
     shards: tuple[str, ...]
     num_videos: int
-    settings_changed: bool
-    no_model: bool
+    is_empty: bool
     awaited: tuple[str, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether a training would give the current model again."""
-        return not (self.shards or self.settings_changed or self.no_model)
 
 
 def pending_data(project: Project) -> PendingData:
@@ -286,21 +286,21 @@ def pending_data(project: Project) -> PendingData:
         return project.shard(FEATURES_STAGE, key).provenance() is not None
 
     new = [key for key in training_shard_keys(project.root) if has_features(key) and has_training_data(project, key)]
-    no_model, changed = not project.root.exists(CURRENT_NAME), False
-    if not no_model:
+    current = False
+    if project.root.exists(CURRENT_NAME):
         try:
             folder = trained_run(project).folder
-            changed = _training_digest(load_config(folder / CONFIG_NAME)) != _training_digest(project.config)
-            new = [key for key in new if key not in read_record(folder)["shards"]]
+            current = _training_digest(load_config(folder / run_folder.CONFIG_NAME)) == _training_digest(project.config)
+            new = [key for key in new if key not in run_folder.read_record(folder)["shards"]]
         except (DamagedError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
-            no_model = True
+            current = False
     num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     evaluation = project.config.evaluation
     names = filter(None, (*evaluation.benchmarks, evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})
     awaited = tuple(key for key in read if not has_features(key))
-    return PendingData(tuple(new), num_videos, changed, no_model, awaited)
+    return PendingData(tuple(new), num_videos, current and not new, awaited)
 
 
 def _training_digest(config: Config) -> str:

@@ -8,10 +8,8 @@ settings of `views` (`hapvr.networks.views`).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from hapvr.data.features import extras_setting
@@ -21,14 +19,7 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_fields
 from hapvr.errors import DataError
-from hapvr.networks.extract import (
-    Embed,
-    Frames,
-    embed_by_networks,
-    open_backbone,
-    region_embedder,
-    teacher_embedder,
-)
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.networks.whitening import load_whitening
@@ -39,14 +30,6 @@ from hapvr.steps.project import Project
 
 OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
 """The steps that are made from the drawn clips."""
-
-
-@dataclass(frozen=True)
-class _Output:
-    """A shard whose tensors a network makes of the drawn clips."""
-
-    recipe: ShardRecipe
-    embed: Embed
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -64,8 +47,7 @@ def make_views_and_labels(
 ) -> dict[str, StageResult]:
     """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
 
-    outputs: of OUTPUTS. Raises DataError for missing frames or whitening, and for values that half precision does not
-    hold.
+    outputs: of OUTPUTS. Raises DataError for missing frames or whitening.
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
@@ -74,10 +56,10 @@ def make_views_and_labels(
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        return _entries(project, key, [output for output in wanted if output.recipe in unfinished], num_frames)
+        return _entries(project, key, [embed for recipe, embed in wanted if recipe in unfinished], num_frames)
 
     built = build_shards(
-        [output.recipe for output in wanted],
+        [recipe for recipe, _ in wanted],
         num_videos=len(num_frames),
         make=make,
         lost=failed_rows(rows, num_frames=0),
@@ -86,7 +68,8 @@ def make_views_and_labels(
     return dict(zip(outputs, built, strict=True))
 
 
-def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _Output:
+def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> tuple[ShardRecipe, Embed]:
+    """A shard, and the network that makes its tensors of the drawn clips."""
     config, device = project.config, project.config.device
     settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
@@ -113,13 +96,13 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> _
         columns=view_fields(name, shape=(config.views.num_frames, *shape)),
         index_columns=INDEX_COLUMNS,
     )
-    return _Output(recipe, embed)
+    return recipe, embed
 
 
 def _entries(
-    project: Project, key: str, outputs: Sequence[_Output], num_frames: Mapping[str, int]
+    project: Project, key: str, embeds: Sequence[Embed], num_frames: Mapping[str, int]
 ) -> Generator[list[VideoEntry], None, None]:
-    """For each video of the shard its entry in every output; its views are drawn once. num_frames: of the videos."""
+    """For each video of the shard its entry by every network; its views are drawn once. num_frames: of the videos."""
     file, config = open_frames(project, key), project.config.views
     plans = plan_cached_views(file.video_ids, config)
 
@@ -128,14 +111,12 @@ def _entries(
         for video_id, of_video in plans.items():
             yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
 
-    for video_id, results in embed_by_networks(clips(), [output.embed for output in outputs]):
+    for video_id, results in embed_by_networks(clips(), embeds):
         donors, entries = [plan.donor_id for plan in plans[video_id]], []
-        for output, values in zip(outputs, results, strict=True):
+        for values in results:
             if not np.isfinite(values.astype(np.float16)).all():
-                raise DataError(
-                    f"{output.recipe.shard.stage}: {video_id}: the network gave values that half precision does not "
-                    f"hold; check its weights and input"
-                )
+                said = "a network gave values that half precision does not hold; check its weights and input"
+                raise DataError(f"training_views: {video_id}: {said}")
             data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
             row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
             entries.append(VideoEntry(row, data, len(values)))

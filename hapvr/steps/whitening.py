@@ -42,7 +42,7 @@ TRAINED = "models/current.json"
 
 @dataclass(frozen=True)
 class WhiteningResult:
-    """done: False if it was there. num_regions: vectors it was fitted on; explained_rate: part of the variance kept."""
+    """done: False if it was there. provenance: its environment has `num_regions`, the vectors that it was fitted on."""
 
     whitening: Whitening
     provenance: Provenance
@@ -71,14 +71,8 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         with suppress(DamagedError):  # it is fitted again
             found = whitening_provenance(root)
             stored = None if found is None else load_whitening(root)
-        if found is not None and IMPORTED in found.settings:
-            stored = stored or load_whitening(root)  # one that is damaged has to be imported again
-            if stored.dims != config.whitening.dims:
-                raise DataError(
-                    f"whitening: the imported one has {stored.dims} dimensions, whitening.dims is {config.whitening.dims}; "
-                    "import it again with --dims, or change the configuration"
-                )
-            return WhiteningResult(stored, found, done=False)
+        if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
+            return WhiteningResult(stored or load_whitening(root), found, done=False)
         if (
             found is not None
             and not Provenance(STAGE, settings).differences(Provenance(STAGE, found.settings))
@@ -98,8 +92,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
                 stacklevel=2,
             )
         whitening = fit_whitening(regions, dims=dims)
-        counts = {"num_regions": str(len(regions)), "num_shards": str(len(shards))}
-        provenance = Provenance(STAGE, settings, inputs, environment() | counts)
+        provenance = Provenance(STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
         save_whitening(root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)
 
@@ -108,8 +101,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
-    counts = {"num_regions": "0", "num_shards": "0"}
-    save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | counts))
+    save_whitening(root, whitening, Provenance(STAGE, settings, {}, environment() | {"num_regions": "0"}))
     return whitening
 
 

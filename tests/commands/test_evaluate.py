@@ -43,13 +43,13 @@ def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project
     definition = load_definition(own_test)
     shards = [key for key in small_project.root.list_folders("features") if key.startswith("own-train-")]
     store = FeatureStore(small_project.root, shards)
-    own = FeatureStore(small_project.root, shards_with_features(small_project.root, definition))
+    keys = shards_with_features(small_project.root, definition)
     network.eval()
     with torch.inference_mode():
         others = [network.embed(features.float())[None] for _, features in store.read(sorted(store.available()))]
         levels = {
             query: max(float(network.compare(network.embed(features.float())[None], other).video) for other in others)
-            for query, features in BenchmarkFeatures(own, definition).read(definition.queries)
+            for query, features in BenchmarkFeatures(small_project.root, keys, definition).read(definition.queries)
         }
     level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
     pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(tmp_path / "normalized.parquet")

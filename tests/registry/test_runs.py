@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,14 +28,12 @@ def start(tracker: Tracker, key: str) -> str:
 
 
 def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a server nothing is raised, and it is said once; a later delivery takes each metric once."""
+    """Without a server nothing is raised; a later delivery takes each metric once."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    said: list[str] = []
-    with closing(TrackedTraining(f"http://127.0.0.1:{free_port()}", "unknown", say=said.append)) as tracked:
-        for step in range(3):
-            tracked.metrics(step, {"loss/total": float(step)})
-    (sentence,) = said
-    assert sentence.startswith("MLflow cannot be reached (")
+    tracked = TrackedTraining(f"http://127.0.0.1:{free_port()}", "unknown")
+    for step in range(3):
+        tracked.metrics(step, {"loss/total": float(step)})
+    tracked.close()
     run_id = start(tracker, "waiting")
     tracker.client.log_metric(run_id, "loss/total", 1.0, step=1)
     history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [{"step": 2, "validation/mean": 0.5}]

@@ -15,7 +15,6 @@ from hapvr.registry.versions import (
     promote,
     register,
     rollback,
-    set_champion,
     version_tags,
 )
 from tests.registry.conftest import register_champion
@@ -46,7 +45,7 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
     """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again. It is all written down."""
     client = tracker.client
     for version in [add_version(tracker, name) for _ in range(3)]:
-        set_champion(client, name, version, how="gate", reason="better")
+        promote(client, name, version, how="gate", reason="better")
     assert rollback(client, name, reason="bad on news") == 2
     assert rollback(client, name, reason="bad too") == 1
     with pytest.raises(DataError, match="no earlier champion"):
@@ -65,7 +64,7 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
 def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(tracker: Tracker, name: str) -> None:
     """Version 2 is deleted while champion: there is no champion until a rollback goes to 1."""
     for version in (add_version(tracker, name), add_version(tracker, name)):
-        set_champion(tracker.client, name, version, how="gate", reason="better")
+        promote(tracker.client, name, version, how="gate", reason="better")
     tracker.client.delete_model_version(name, "2")
     assert champion_of(tracker.client, name) is None
     assert rollback(tracker.client, name, reason="2 is gone") == 1

@@ -10,17 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.scorer.calibration import (
-    MIN_PAIRS,
-    check_calibration,
-    checked_metrics,
-    fit_calibration,
-)
+from hapvr.scorer.calibration import MIN_PAIRS, fit_calibration
 from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)
-held_out = st.lists(st.floats(-1, 1, allow_subnormal=False), min_size=10, max_size=60)
 
 
 @given(matches=similarities, others=similarities)
@@ -81,30 +75,3 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(fitted | {name: value}))
         with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
             read_calibration(tmp_path)
-
-
-@given(held_out, held_out, st.integers(1, 5))
-def test_on_the_fitted_pairs_it_says_what_the_fit_said(matches: list[float], others: list[float], repeats: int) -> None:
-    """Brier score, precision and recall are the fit's own, also where the other pairs come several times each."""
-    fitted = fit_calibration(matches, others, source={})
-    check = check_calibration("own", fitted, matches, others * repeats)
-    assert check.prior == pytest.approx(len(matches) / (len(matches) + repeats * len(others)))
-    assert check.brier == pytest.approx(fitted.brier)
-    reached = [row for row in fitted.thresholds if row.similarity is not None]
-    assert [row.wanted for row in check.thresholds] == [row.precision for row in reached]
-    for found, row in zip(check.thresholds, reached, strict=True):
-        assert found.precision == pytest.approx(row.found)
-        assert found.recall == pytest.approx(row.recall)
-
-
-def test_by_hand() -> None:
-    """Half of the fit's pairs match; here one of five does: three alarms of 40 weigh as much as 0.75 of ten matches do."""
-    fitted = fit_calibration([0.8] * 20, [0.2] * 20, source={})
-    check = check_calibration("other", fitted, [0.9] * 6 + [0.1] * 4, [0.85] * 3 + [0.0] * 37)
-    row = check.thresholds[-1]
-    assert (row.wanted, row.similarity) == (0.99, 0.8)
-    assert (row.num_matches, row.num_pairs, row.recall) == (6, 9, 0.6)
-    assert row.precision == pytest.approx(0.6 / (0.6 + 3 / 40))
-    values = checked_metrics([check])
-    assert values["calibration/other/at-0.99/precision"] == row.precision
-    assert values["calibration/other/brier"] == check.brier

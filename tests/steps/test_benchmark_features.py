@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from hapvr.benchmark.definitions.catalog import load_definition
-from hapvr.data.features import STAGE, FeatureStore, feature_columns, fields
+from hapvr.data.features import STAGE, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, index_row
@@ -74,7 +74,7 @@ def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> No
     write_shard(root, "train-00000", ["train/a.mp4"])
     keys = shards_with_features(root, definition)
     assert keys == ["fivr-5k-00000"]
-    features = BenchmarkFeatures(FeatureStore(root, keys), definition)
+    features = BenchmarkFeatures(root, keys, definition)
     assert features.available() == {first, second}
     found = {video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])}
     assert found == {first: 0.0, second: 2.0}

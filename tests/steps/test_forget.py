@@ -233,7 +233,7 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
     root, gone = project.root, "in/other 2.mp4"
     with pytest.raises(ArgumentError, match="nothing to forget"):
         plan_forgetting(project, [], offline="in")
-    with pytest.raises(ArgumentError, match="no source of this name"):
+    with pytest.raises(ArgumentError, match="nothing to forget"):
         plan_forgetting(project, [], offline="out")
     with pytest.raises(ArgumentError, match="not a video of the manifest"):
         plan_forgetting(project, ["in/nobody.mp4"])

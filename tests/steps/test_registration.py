@@ -1,6 +1,5 @@
 """Calibration and model card of a project's own model."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -14,7 +13,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
 from hapvr.scorer.description import random_weights_warning
 from hapvr.seeding import torch_rng
-from hapvr.steps.calibration import calibrate, held_out_checks
+from hapvr.steps.calibration import calibrate, reliability_figure
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
 from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
@@ -48,8 +47,7 @@ def with_validation(project: Project, name: str | None) -> Project:
 @pytest.mark.usefixtures("any_pairs_do")
 def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, run: TrainingRun) -> None:
     """Counts are those of the labels; the source names benchmark, labels and features; the plot has a point per bin."""
-    result = calibrate(with_validation(small_project, "own-test"), run)
-    fitted = result.calibration
+    fitted = calibrate(with_validation(small_project, "own-test"), run)
     assert fitted.num_matches > 0
     assert fitted.num_others > 0
     assert fitted.prior == pytest.approx(fitted.num_matches / (fitted.num_matches + fitted.num_others))
@@ -57,7 +55,7 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
     assert {"ND", "DS"} <= set(fitted.source["labels"])
     assert fitted.source["shards"]
     assert 0 < fitted.frame_threshold < 1
-    line = result.figure.axes[0].lines[1]
+    line = reliability_figure(fitted).axes[0].lines[1]
     assert np.allclose(line.get_xdata(), [row.predicted for row in fitted.reliability])
 
 
@@ -67,15 +65,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
-    other = dataclasses.replace(calibrated.calibration, source=calibrated.calibration.source | {"benchmark": "another"})
-    assert held_out_checks(small_project, run, calibrated.calibration) == ()  # it was fitted on the only one
-    (check,) = checks = held_out_checks(small_project, run, other)
-    # the same pairs by another way: what the benchmark stored is what the calibration was fitted on
-    assert check.brier == pytest.approx(calibrated.calibration.brier)
-    assert [row.precision for row in check.thresholds] == pytest.approx(
-        [calibrated.calibration.threshold(row.wanted).found for row in check.thresholds]
-    )
-    card = card_of(small_project, run, scores, calibrated, checks, {"dagster.run_id": "abc"})
+    card = card_of(small_project, run, scores, calibrated, {"dagster.run_id": "abc"})
     record = json.loads((run.folder / "run.json").read_text())
     result = scores["own-test"]["results"]["trained model"]
     value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
@@ -83,17 +73,18 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         data_digest(record["data_digests"]),
         "| own-train | train | ",
         f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
-        f"{calibrated.calibration.num_matches} matches (labels ",
+        f"{calibrated.num_matches} matches (labels ",
         *(
-            f"| own-test | {row.wanted:g} | {row.similarity:.4f} | {row.precision:.3f} | {row.recall:.3f} | "
-            for row in check.thresholds
+            f"| {row.precision:g} | {row.similarity:.4f} | {row.found:.3f} | {row.recall:.3f} | "
+            for row in calibrated.thresholds
+            if row.similarity is not None
         ),
         "dagster.run_id: abc",
         run.mlflow_run_id,
     ):
         assert text in card
     assert card.startswith("**Warning: the frozen networks of this model have random weights")
-    without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), (), {})
+    without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), {})
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",
@@ -103,7 +94,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
 
 
 def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
-    names = ("scores", "calibrated", "checks", "tags")
+    names = ("scores", "calibration", "tags")
     more = {
         "evidence": "too few searches",
         "onnx": {"reason": "tracking.onnx is false"},

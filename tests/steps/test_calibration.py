@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.steps.calibration import fit_on_validation
 from hapvr.steps.project import Project
-from hapvr.steps.validation_searches import fit_on_validation
 from tests.steps.search_projects import bundle_of
 
 
