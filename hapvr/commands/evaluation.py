@@ -1,4 +1,4 @@
-"""`hapvr evaluate`, and `hapvr benchmarks list | make`."""
+"""`hapvr evaluate`, and `hapvr benchmarks list`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
-from hapvr.commands.terminal import Verbs, progress_bar, show
+from hapvr.commands.terminal import Verbs, show
 from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _from_features(
     return normalized, frozenset(reader.available())
 
 
-app = Verbs(no_args_is_help=True, help="Benchmark definitions: those that ship, and ones made from your own clips.")
+app = Verbs(no_args_is_help=True, help="Benchmark definitions.")
 
 
 @app.command("list")
@@ -121,31 +121,3 @@ def list_() -> None:
 
     text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
     show({"benchmarks": SHIPPED}, text=text)
-
-
-@app.command()
-def make(
-    videos: Annotated[Path, typer.Option(help="A folder of clips.")],
-    out: Annotated[Path, typer.Option(help="Where the benchmark's folder is made.")],
-    name: Annotated[str, typer.Option(help="Name of the benchmark; its ids begin with it.")] = "clips",
-    edits: Annotated[
-        Literal["usual", "hard", "parts"],
-        typer.Option(
-            help="`hard`: each copy is altered by several strong edits. `parts`: a copy shows 3, 5, 10 or 30 s of the clip in "
-            "longer footage of another."
-        ),
-    ] = "usual",
-) -> None:
-    """A labelled copy-detection benchmark: each clip is a query, edited copies of it are what is to be found, and when."""
-    from hapvr.demo.clips_benchmark import make_clips_benchmark
-
-    with progress_bar("copies") as progress:
-        made, unusable = make_clips_benchmark(videos, out, name=name, edits=edits, progress=progress)
-    result = {
-        "folder": str(out),
-        "queries": len(made.queries),
-        "database": len(made.database),
-        "segments": 0 if made.segments is None else len(made.segments),
-        "unusable": {str(path): reason for path, reason in unusable.items()},
-    }
-    show(result)

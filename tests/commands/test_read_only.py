@@ -55,7 +55,6 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 """Arguments and a part of the answer."""
 
 WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
-    ("benchmarks", "make"): (("--videos", "videos", "--out", "made"), "made"),
     ("download",): (CONFIG, "/data"),
     ("duplicates",): ((*CONFIG, "--set", "search.min_duplicate_probability=0.99"), "/data"),
     ("extract",): (CONFIG, "/data"),
