@@ -19,6 +19,7 @@ from hapvr.scorer.description import (
     ONNX_FOLDER,
     WHITENING_FILE,
     Description,
+    NoONNX,
     ONNXRecord,
     random_weights_warning,
     read_calibration,
@@ -28,7 +29,7 @@ from hapvr.scorer.description import (
 )
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import Networks, VideoScorer
-from hapvr.settings import ScoresDtype, ServingConfig
+from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
 if TYPE_CHECKING:
@@ -89,31 +90,29 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     return folder
 
 
-def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "float32") -> VideoScorer:
+def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """The scorer of a bundle, with its limits as the environment changes them.
 
     device: auto: a GPU where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files, and
-    torch only for a bundle without any. dtype: of embeddings and comparisons; bfloat16 is for torch. Raises DataError
-    naming what is missing or damaged, ConfigError for a wrong limit, and MissingPartError where the bundle needs torch and
-    torch is not installed.
+    torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit,
+    and MissingPartError where the bundle needs torch and torch is not installed.
     """
     description = read_description(folder)
     description.require_files(folder)
     return VideoScorer(
-        _networks(folder, description, device=device, dtype=dtype),
+        _networks(folder, description, device=device),
         description,
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )
 
 
-def _networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> Networks:
-    onnx = description.onnx
-    if isinstance(onnx, ONNXRecord) and on_processor(device) and dtype == "float32":
+def _networks(folder: Path, description: Description, *, device: str) -> Networks:
+    onnx, has_torch = description.onnx, is_installed("torch")
+    if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
         return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
-    if not is_installed("torch"):
-        lack = "compares videos in bfloat16" if isinstance(onnx, ONNXRecord) else f"has no ONNX files ({onnx.reason})"
-        raise MissingPartError(f"model: {folder} {lack}, and torch, which that needs, is not installed; {FULL_HINT}")
+    if isinstance(onnx, NoONNX) and not has_torch:
+        raise MissingPartError(f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}")
     from hapvr.scorer.torch_bundle import load_networks
 
-    return load_networks(folder, description, device=device, dtype=dtype)
+    return load_networks(folder, description, device=device)

@@ -34,7 +34,7 @@ from hapvr.scorer.description import (
     Description,
 )
 from hapvr.scorer.scorer import Comparisons
-from hapvr.settings import ScoresDtype, explain
+from hapvr.settings import explain
 
 Part = TypeVar("Part")
 
@@ -42,8 +42,7 @@ Part = TypeVar("Part")
 class TorchNetworks:
     """See `hapvr.scorer.scorer.Networks`: the reference, in torch on any device.
 
-    network: of any family. dtype: of embeddings and comparisons, None: that of its weights; the frozen networks have a
-    precision of their own.
+    network: of any family; the frozen networks have a precision of their own.
     """
 
     def __init__(
@@ -53,15 +52,13 @@ class TorchNetworks:
         whitening: Whitening,
         network: VideoNetwork,
         device: torch.device | str,
-        dtype: torch.dtype | None = None,
     ) -> None:
         self.network = network.to(device).eval()
         self._device = torch.device(device)
-        self._dtype = dtype
         self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
         # one operation at a time, so that torch's number of threads is left alone
         limits = dataclasses.replace(Limits.for_device(self._device), workers=0)
-        self._score_packed = self.network.packed_scorer(dtype=dtype, limits=limits)
+        self._score_packed = self.network.packed_scorer(limits=limits)
 
     @property
     def needs_extras(self) -> bool:
@@ -73,7 +70,7 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
-        return self.network.embed(torch.from_numpy(regions).to(self._device), dtype=self._dtype)
+        return self.network.embed(torch.from_numpy(regions).to(self._device))
 
     def vectors(self, video: Tensor) -> NDArray[np.float32]:
         return np.asarray(video.float().cpu().numpy())
@@ -93,7 +90,7 @@ class TorchNetworks:
         return np.asarray(self.network.self_similarity(video).float().cpu().numpy())
 
 
-def load_networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> TorchNetworks:
+def load_networks(folder: Path, description: Description, *, device: str) -> TorchNetworks:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
     stated = description.backbone.model_dump()
     identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
@@ -121,7 +118,6 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
         whitening=whitening,
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=choose_device(device),
-        dtype=torch.bfloat16 if dtype == "bfloat16" else None,
     )
 
 

@@ -203,10 +203,7 @@ class VideoReader:
 
 
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads.
-
-    A video that is asked for again after its group is read from the cache, or alone.
-    """
+    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads."""
 
     def __init__(
         self,
@@ -221,47 +218,41 @@ class RequestVideos(contextlib.ExitStack):
         super().__init__()
         self._reader = reader
         self._order = list(dict.fromkeys(names))
-        self._position = {name: number for number, name in enumerate(self._order)}
         self._limits = limits
         self._access = access
         self._deadline = deadline
         self._inner = inner
-        self._num_read = 0
         self._held: dict[str, Outcome] = {}
-        self._failed: dict[str, VideoError] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
         self.callback(self._folder.cleanup)
         self._downloader: Downloader | None = None
 
     def get(self, name: str) -> SampledFeatures:
         """Features of one of the names. Raises VideoError."""
-        position = self._position[name]
-        if position >= self._num_read:
-            self._held = {}
-            self._held = self._read(self._order[position : position + GROUP])
-            self._num_read = position + GROUP
-        found = self._failed.get(name) or self._held.get(name) or self._read([name])[name]
+        if name not in self._held:
+            # what failed is not tried again, and the group before makes room
+            self._held = {held: outcome for held, outcome in self._held.items() if isinstance(outcome, VideoError)}
+            start = self._order.index(name)
+            self._read([one for one in self._order[start : start + GROUP] if one not in self._held])
+        found = self._held[name]
         if isinstance(found, VideoError):
             raise VideoError(found.reason, str(found))
         return found
 
-    def _read(self, names: list[str]) -> dict[str, Outcome]:
+    def _read(self, names: list[str]) -> None:
         paths: dict[str, Path] = {}
-        found: dict[str, Outcome] = {}
         for name in names:
             try:
                 paths[name] = self._local(name)
             except VideoError as error:
-                found[name] = error
+                self._held[name] = error
         outcomes = self._reader.read(
             list(paths.values()), limits=self._limits, deadline=self._deadline, inner=self._inner
         )
         for name, path in paths.items():
-            found[name] = outcomes[path]
+            self._held[name] = outcomes[path]
             if path.is_relative_to(self._folder.name):
                 path.unlink(missing_ok=True)
-        self._failed |= {name: outcome for name, outcome in found.items() if isinstance(outcome, VideoError)}
-        return found
 
     def _local(self, name: str) -> Path:
         if "://" not in name:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +36,8 @@ STATE_FILE = "index.json"
 SHARD = pa.field("shard", pa.string(), nullable=False)
 HASH = pa.field("hash", pa.uint64(), nullable=False)
 FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
-TABLES = {"frames": (SHARD, VIDEO_ID, SECOND, HASH), "videos": (SHARD, VIDEO_ID)}
+TableName = Literal["frames", "videos"]
+TABLES: dict[TableName, tuple[pa.Field, ...]] = {"frames": (SHARD, VIDEO_ID, SECOND, HASH), "videos": (SHARD, VIDEO_ID)}
 PROBES = 200
 """Stored frames, and as many videos, that a check of the recall searches for."""
 NEIGHBOURS = 10
@@ -64,44 +64,26 @@ class ShardRows(NamedTuple):
     videos: pa.Table
 
 
-@dataclass(frozen=True)
-class IndexedShard:
-    """digest: of the descriptors that were taken in; how many videos and frames they gave."""
-
-    digest: str
-    videos: Count
-    frames: Count
-
-
-@dataclass(frozen=True)
-class TableVersions:
-    """Versions of the tables that belong together."""
-
-    frames: Version
-    videos: Version
-
-
 @dataclass(frozen=True, kw_only=True)
 class IndexState:
     """What index.json holds. revision: number of changes so far. dims: of the descriptors. provenance: what they were made
-    with. files: name of each file of the tables, below the folder -> SHA-256. kept: the versions at the last clean-up;
-    earlier ones go with the next."""
+    with. versions: of the tables, that belong together. shards: name -> digest of the descriptors that were taken in. files:
+    name of each file of the tables, below the folder -> SHA-256."""
 
     revision: Count
     dims: Annotated[int, Field(ge=1, lt=2**31)]
     provenance: dict[str, Any]
-    versions: TableVersions
-    kept: TableVersions
-    shards: dict[str, IndexedShard]
+    versions: Annotated[dict[TableName, Version], Field(min_length=2)]
+    shards: dict[str, str]
     files: dict[str, str]
 
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """What an index holds. revision: number of changes so far. provenance: what the descriptors were made with.
+    """What an index holds. revision: number of changes so far. unindexed_frames: are found too, but compared one by one.
 
-    unindexed_frames: are found too, but compared one by one. parts: of the index over frames; 0 where every frame is
-    compared. fragments: of both tables, files that each search opens.
+    parts: of the index over frames; 0 where every frame is compared. fragments: of both tables, files that each search opens.
+    shards: name -> digest of what is indexed of it. digest: SHA-256 of what is indexed, the model and all shards.
     """
 
     revision: int
@@ -111,13 +93,8 @@ class IndexStatus:
     unindexed_frames: int
     parts: int
     fragments: int
-    provenance: dict[str, Any]
-    shards: dict[str, IndexedShard]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what is indexed: the model and the digests of all shards."""
-        return digest_of([self.provenance, {name: entry.digest for name, entry in self.shards.items()}])
+    shards: dict[str, str]
+    digest: str
 
 
 class FrameIndex:
@@ -146,13 +123,11 @@ class FrameIndex:
                 name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
                 for name, fields in TABLES.items()
             }
-            versions = TableVersions(**{name: table.version for name, table in tables.items()})
             state = IndexState(
                 revision=0,
                 dims=dims,
                 provenance=dict(provenance),
-                versions=versions,
-                kept=versions,
+                versions={name: table.version for name, table in tables.items()},
                 shards={},
                 files=_digests(root, tables, {}),
             )
@@ -171,13 +146,14 @@ class FrameIndex:
         `status` tells of the shard.
         """
         with self._changing() as (tables, shards):
-            for name, rows in (("frames", frames), ("videos", videos)):
+            taken: dict[TableName, pa.Table] = {"frames": frames, "videos": videos}
+            for name, rows in taken.items():
                 if shard in shards:
                     tables[name] = tables[name].delete("shard", [shard])
                 if len(rows):
                     named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
                     tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
-            shards[shard] = IndexedShard(digest, len(videos), len(frames))
+            shards[shard] = digest
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
@@ -192,11 +168,7 @@ class FrameIndex:
         """
         with self._changing() as (tables, shards):
             tables |= {name: table.delete("video_id", video_ids).compact(whole=True) for name, table in tables.items()}
-            rows = {name: Counter(table.columns(["shard"])["shard"].to_pylist()) for name, table in tables.items()}
-            for key, entry in shards.items():
-                shards[key] = IndexedShard(
-                    renamed.get(entry.digest, entry.digest), rows["videos"][key], rows["frames"][key]
-                )
+            shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
         with self._root.lock("index"):
             for table in self._tables.values():
                 table.forget_all_versions()
@@ -239,17 +211,13 @@ class FrameIndex:
         """Index rows that are new, where there are enough of them, join small fragments where there are many, and remove
         versions that nobody reads any more.
 
-        rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
-        as long as `vectors.KEEP_S`.
+        rebuild: build the whole index again. What was replaced stays readable for as long as `vectors.KEEP_S`.
         """
         with self._changing() as (tables, _):
             tables |= {name: table.compact().optimise(rebuild=rebuild) for name, table in tables.items()}
         with self._root.lock("index"):
-            state = read_record(self._root, STATE_FILE, IndexState)
-            for name, table in self._open_tables(state).items():
-                table.forget_versions(before=asdict(state.kept)[name])
-            if state.kept != state.versions:
-                self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
+            for table in self._open_tables(read_record(self._root, STATE_FILE, IndexState)).values():
+                table.forget_versions()
 
     def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
         """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
@@ -282,7 +250,7 @@ class FrameIndex:
 
     def shard_digests(self) -> dict[str, str]:
         """Shard -> digest of what is indexed of it."""
-        return {key: entry.digest for key, entry in self._state.shards.items()}
+        return dict(self._state.shards)
 
     def status(self) -> IndexStatus:
         """What the index holds."""
@@ -297,8 +265,8 @@ class FrameIndex:
             unindexed_frames=rows - indexed if parts else 0,
             parts=parts,
             fragments=sum(table.fragments for table in self._tables.values()),
-            provenance=dict(self._state.provenance),
-            shards=dict(self._state.shards),
+            shards=self.shard_digests(),
+            digest=digest_of([self._state.provenance, self._state.shards]),
         )
 
     def _take(self, state: IndexState) -> None:
@@ -306,21 +274,21 @@ class FrameIndex:
         self._tables = self._open_tables(state)
         self._state = state
 
-    def _open_tables(self, state: IndexState) -> dict[str, VectorTable]:
+    def _open_tables(self, state: IndexState) -> dict[TableName, VectorTable]:
         return {
             name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
-            for name, version in asdict(state.versions).items()
+            for name, version in state.versions.items()
         }
 
     @contextmanager
-    def _changing(self) -> Iterator[tuple[dict[str, VectorTable], dict[str, IndexedShard]]]:
+    def _changing(self) -> Iterator[tuple[dict[TableName, VectorTable], dict[str, str]]]:
         """The tables and shards, to be changed in place; they become the index when the block ends well."""
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
             shards = dict(state.shards)
             yield tables, shards
-            versions = TableVersions(**{name: table.version for name, table in tables.items()})
+            versions = {name: table.version for name, table in tables.items()}
             if (versions, shards) != (state.versions, state.shards):
                 files = _digests(self._root, tables, state.files)
                 state = replace(state, revision=state.revision + 1, versions=versions, shards=shards, files=files)
@@ -346,7 +314,7 @@ def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
     return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
 
 
-def _digests(root: DataRoot, tables: Mapping[str, VectorTable], known: Mapping[str, str]) -> dict[str, str]:
+def _digests(root: DataRoot, tables: Mapping[TableName, VectorTable], known: Mapping[str, str]) -> dict[str, str]:
     """Name of each file -> SHA-256; files of these names never change, so those that are known are not read again."""
     names = [f"{name}.lance/{file}" for name, table in tables.items() for file in table.files()]
     return {name: known.get(name) or root.sha256(name) for name in names}

@@ -278,11 +278,11 @@ class VectorTable:
         with self._naming_damage():
             self._dataset.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
-    def forget_versions(self, *, before: int) -> None:
-        """Remove versions with lower numbers, and their files, but for those that were made within `KEEP_S`."""
+    def forget_versions(self) -> None:
+        """Remove earlier versions, and their files, but for those that were made within `KEEP_S`."""
         limit = datetime.now() - timedelta(seconds=KEEP_S)
         with self._naming_damage():
-            versions = [one for one in self._dataset.versions() if one["version"] < before]
+            versions = [one for one in self._dataset.versions() if one["version"] < self.version]
             if old := [one["version"] for one in versions if one["timestamp"] < limit]:
                 self._dataset.cleanup_old_versions(versions=old)
 

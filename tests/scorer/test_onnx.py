@@ -122,7 +122,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
     found = scorer.score_pairs(pairs, segments=True)
     assert isinstance(scorer.networks, ONNXNetworks)
     scorer = load_bundle(folder)
-    scorer.networks = load_networks(folder, read_description(folder), device="cpu", dtype="float32")
+    scorer.networks = load_networks(folder, read_description(folder), device="cpu")
     for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
         assert [dataclasses.astuple(part)[:4] for part in one.segments] == [

@@ -117,7 +117,7 @@ def test_a_shard_that_is_made_again_is_replaced_in_one_version(
     made = update_index(project, model_of(project))
     assert (made.replaced, made.added, made.removed) == ((key,), (), ())
     assert made.status.revision == before.status().revision + 1
-    assert made.status.shards[key].frames < before.status().shards[key].frames
+    assert made.status.frames < before.status().frames
     assert all(made.status.shards[name] == before.status().shards[name] for name in others)
 
 
@@ -151,7 +151,7 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     now = current_index(project.root)
     assert now.place.endswith("index-0008")
     assert made.added == collection_shards(project.root)[0]
-    query = np.ones((1, reader.status().dims))
+    query = np.ones((1, reader._state.dims))
     assert len(reader.search_frames(query, 5)) == 5
     shutil.move(folder / "index-0001", tmp_path / "elsewhere")
     (folder / "index-0001").symlink_to(tmp_path / "elsewhere")
