@@ -78,9 +78,6 @@ class IndexSettings(Settings):
         description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
         "eight times as fast",
     )
-    cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
-        default=2**30, description="memory for parts of the index that were read"
-    )
 
 
 class SearchSettings(Settings):

@@ -24,6 +24,7 @@ from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.settings import first_line
 
 OPSET = 18
 TOLERANCE = 1e-4
@@ -134,11 +135,7 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
             assert program is not None
             program.save(place / name)
         except Exception as error:  # the exporter raises classes of its own and of torch's compiler
-            cause: BaseException = error
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            said = " ".join(str(cause).split())[:200] or type(cause).__name__
-            raise NotExported(f"torch.onnx cannot export {name} ({said})") from error
+            raise NotExported(f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})") from error
 
 
 def as_packaged(backbone: Backbone) -> PackagedBackbone | None:

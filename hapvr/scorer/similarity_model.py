@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hapvr.errors import DataError
 from hapvr.model.description import DESCRIPTION_FILE
-from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import (
-    NETWORK_FOLDER,
-    SCORER_FILE,
-    Description,
-    read_calibration,
-    read_description,
-)
+from hapvr.scorer.description import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -24,12 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimilarityModel:
-    """place: of the model. description: None where it is no bundle. calibration: None where the model has none."""
+    """place: of the model. description: None where it is no bundle."""
 
     place: Path
     network: VideoNetwork
     description: Description | None = None
-    calibration: Calibration | None = None
 
     def require_features(self, settings: Mapping[str, Any]) -> None:
         """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
@@ -56,5 +48,4 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         )
     description = read_description(place)
     description.require_files(place)
-    network = load_network(place / NETWORK_FOLDER)[0]
-    return SimilarityModel(place=place, network=network, description=description, calibration=read_calibration(place))
+    return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)

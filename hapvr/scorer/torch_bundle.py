@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,8 +34,6 @@ from hapvr.scorer.description import (
 )
 from hapvr.scorer.scorer import Comparisons
 from hapvr.settings import explain
-
-Part = TypeVar("Part")
 
 
 class TorchNetworks:
@@ -100,9 +97,12 @@ def load_networks(folder: Path, description: Description, *, device: str) -> Tor
         )
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
-    state = _read_part(folder / BACKBONE_FILE, load_file)
+    try:
+        state = load_file(folder / BACKBONE_FILE)
+        whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise DamagedError(f"model: backbone or whitening of {folder} is damaged ({error}); {HINT}") from error
     backbone = stored_backbone(config, identity, state)
-    whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
     for part, digest, wanted in (
         ("backbone", state_sha256(state), identity.sha256),
         ("whitening", whitening.sha256, description.whitening),
@@ -119,11 +119,3 @@ def load_networks(folder: Path, description: Description, *, device: str) -> Tor
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=choose_device(device),
     )
-
-
-def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
-    """read(path). Raises DamagedError naming a file that is missing or damaged."""
-    try:
-        return read(path)
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise DamagedError(f"model: {path} is missing or damaged ({error}); {HINT}") from error

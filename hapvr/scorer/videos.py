@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +74,8 @@ class SampledFeatures:
 Outcome = SampledFeatures | VideoError
 
 
-class WantedFile(NamedTuple):
-    """A file as it is now, and whether its inner pictures are asked for."""
-
-    state: FileState
-    inner: bool
+WantedFile = tuple[FileState, bool]
+"""A file as it is now, and whether its inner pictures are asked for."""
 
 
 class VideoReader:
@@ -115,7 +112,11 @@ class VideoReader:
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
             try:
-                states[path] = _state(path, limits, inner=inner)
+                state = check_file(path)
+                if state.num_bytes > limits.max_bytes:
+                    text = f"video: {path.name} has {state.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
+                    raise VideoError("too_large", text)
+                states[path] = state, inner
             except VideoError as error:
                 outcomes[path] = error
         outcomes |= self._known(states)
@@ -137,7 +138,7 @@ class VideoReader:
     ) -> dict[Path, Outcome]:
         outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
         paths = [path for path in missing if path not in outcomes]
-        sampling, num_bytes = self._sampling, sum(missing[path].state.num_bytes for path in paths)
+        sampling, num_bytes = self._sampling, sum(missing[path][0].num_bytes for path in paths)
         config = sampling.model_copy(
             update={
                 # one frame more than allowed tells a video that is too long
@@ -157,16 +158,14 @@ class VideoReader:
             elif len(video.jpegs) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
             else:
-                duration_s = None if video.probe is None else video.probe.duration_s
+                clock = FrameTimes(video.timestamps_s, None if video.probe is None else video.probe.duration_s)
                 try:
-                    features = self.features(
-                        video.jpegs, FrameTimes(video.timestamps_s, duration_s), deadline, inner=missing[path].inner
-                    )
+                    found = self.features(video.jpegs, clock, deadline, inner=missing[path][1])
                 except VideoError as error:
                     outcomes[path] = error
                 else:
-                    outcomes[path] = features
-                    self._keep(missing[path], features)
+                    outcomes[path] = found
+                    self._keep(missing[path], found)
         return outcomes
 
     def features(
@@ -274,16 +273,6 @@ class RequestVideos(contextlib.ExitStack):
         if result.path is None:
             raise VideoError(result.reason or result.status, result.message)
         return result.path
-
-
-def _state(path: Path, limits: ServingConfig, *, inner: bool = False) -> WantedFile:
-    """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
-    found = check_file(path)
-    if found.num_bytes > limits.max_bytes:
-        raise VideoError(
-            "too_large", f"video: {path.name} has {found.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
-        )
-    return WantedFile(found, inner)
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:

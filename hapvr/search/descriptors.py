@@ -40,7 +40,7 @@ MAX_BLANK_SIMILARITY = 0.9
 """Maximum similarity with a picture of one colour; a frame above it is blank."""
 
 SHORTEST = 1e-12
-"""Length below which a mean has no direction."""
+"""Length below which a vector has no direction."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,12 @@ def video_descriptor(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float3
 
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """[..., D] of unit length, or zero: the means of regions [..., R, D]."""
-    means = np.asarray(regions, np.float32).mean(axis=-2)
-    lengths = np.sqrt((means**2).sum(axis=-1, keepdims=True)).clip(min=SHORTEST)
-    return np.asarray(means / lengths, np.float32)
+    return unit(np.asarray(regions, np.float32).mean(axis=-2))
+
+
+def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors [..., D], each of unit length; those without a direction stay as short as they are."""
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=SHORTEST), np.float32)
 
 
 def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
@@ -159,7 +162,7 @@ class ShardIndex:
 
     def __init__(self, rows: ShardRows) -> None:
         self._rows, self._hashes = rows, HashIndex(rows.frames)
-        self._frame_vectors, self._video_vectors = _unit(rows.frames), _unit(rows.videos)
+        self._frame_vectors, self._video_vectors = (unit(vectors_of(table).astype(np.float32)) for table in rows)
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
@@ -181,9 +184,3 @@ class ShardIndex:
         nearest = np.argsort(-similarities, kind="stable")[:k]
         found = self._rows.videos["video_id"].take(pa.array(nearest))
         return pa.table([found, similarities[nearest]], schema=FOUND_VIDEOS)
-
-
-def _unit(table: pa.Table) -> npt.NDArray[np.float32]:
-    """[N, dims], each row of length 1."""
-    vectors = vectors_of(table).astype(np.float32)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12), np.float32)

@@ -21,7 +21,7 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
-from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
+from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit, video_descriptor
 from hapvr.search.evidence import evidence_of
 from hapvr.search.hash_index import RADIUS
 from hapvr.search.index import FrameIndex
@@ -168,7 +168,7 @@ class SearchEngine:
                 "query: its frames are black, or of one other colour, throughout, so nothing can be found by it",
             )
         some = _spread(rows, REGION_FRAMES)
-        regions = _unit(embedded[some])
+        regions = unit(embedded[some])
         lookups = np.concatenate([vectors[rows], regions.reshape(-1, regions.shape[-1])])
         times = np.concatenate([seconds[rows], np.repeat(seconds[some], regions.shape[1])])
         said = lookups.any(axis=1)  # attention may make nothing of a region
@@ -276,11 +276,6 @@ class SearchEngine:
 
 def _order(one: ScoredCandidate) -> tuple[float, float, str]:
     return -(one.log_odds or 0.0), -one.similarity, one.video_id
-
-
-def _unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Regions [T, R, D], each of unit length; those that attention made nothing of get a length all the same."""
-    return np.asarray(regions / np.linalg.norm(regions, axis=-1, keepdims=True).clip(min=1e-6), np.float32)
 
 
 def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:

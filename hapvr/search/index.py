@@ -171,7 +171,7 @@ class FrameIndex:
             shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
         with self._root.lock("index"):
             for table in self._tables.values():
-                table.forget_all_versions()
+                table.forget_versions(whole=True)
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
