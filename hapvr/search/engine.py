@@ -1,4 +1,4 @@
-"""One search: a shortlist by frames and whole videos, fine scores of its candidates by the champion's network, and segments
+"""One search: a shortlist by frames, fine scores of its candidates by the champion's network, and segments
 of those that are shown. Each inner picture of a query is searched for like the whole picture.
 
 Fine scores compare the parts of query and candidate that may show the same.
@@ -21,7 +21,7 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
-from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit, video_descriptor
+from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
 from hapvr.search.evidence import evidence_of
 from hapvr.search.hash_index import RADIUS
 from hapvr.search.index import FrameIndex
@@ -40,8 +40,6 @@ FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
 HASH_HITS = 1000
 """Frames of near hashes that a frame of the query gets; those that more videos share say little."""
-VIDEO_CANDIDATES = 33
-"""Videos that are asked for by their mean over time; votes fill the other places."""
 WIDER = 5
 """How many times as many hits are asked for where only some videos may be found."""
 TOLERANCE_FRAMES = 1.0
@@ -175,8 +173,6 @@ class SearchEngine:
         lookups, times = lookups[said], times[said]
         wider = 1 if allowed is None else WIDER
         hits = self.index.search_frames(lookups, FRAME_HITS * wider)
-        whole = self.index.search_videos(video_descriptor(vectors[kept]), VIDEO_CANDIDATES * wider)
-        names = [name for name in whole["video_id"].to_pylist() if allowed is None or allowed(name)]
         options: dict[str, Any] = {
             "num_videos": self.num_videos,
             "tolerance_s": TOLERANCE_FRAMES / self.scorer.sampling.fps,
@@ -187,7 +183,7 @@ class SearchEngine:
         alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
         hashed = vote_by_hash(alike, seconds[rows], **options)
         num_hashes = int(np.count_nonzero(query.hashes[rows]))
-        united = unite(hashed, voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        united = unite(hashed, voted, max_candidates=self.candidates)
         return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(

@@ -218,6 +218,14 @@ class VectorTable:
         with self._naming_damage():
             return self._dataset.to_table(columns=list(names))
 
+    def distinct(self, names: Sequence[str]) -> pa.Table:
+        """The different values of these columns, read without holding all rows."""
+        with self._naming_damage():
+            found = [self._dataset.schema.empty_table().select(list(names))]
+            for batch in self._dataset.scanner(columns=list(names)).to_batches():
+                found.append(pa.Table.from_batches([batch]).group_by(list(names)).aggregate([]))
+        return pa.concat_tables(found).group_by(list(names)).aggregate([])
+
     def files(self) -> list[str]:
         """All files that this version is read from, below the dataset's folder. None is changed once it is written."""
         with self._naming_damage():

@@ -5,7 +5,6 @@ import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -65,13 +64,13 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     for name, config in configs.items():
         made.seconds = finish(config, "index")
         made.calm[name] = answers(made.index())
-        made.held[name] = rows_of(made.index(), "frames")
+        made.held[name] = frames_of(made.index())
     return made
 
 
-def rows_of(index: FrameIndex, table: Literal["frames", "videos"]) -> Counter[str]:
-    """How many rows a table has of each shard."""
-    return Counter(index._tables[table].columns(["shard"])["shard"].to_pylist())
+def frames_of(index: FrameIndex) -> Counter[str]:
+    """How many frames the index has of each shard."""
+    return Counter(index._table.columns(["shard"])["shard"].to_pylist())
 
 
 def check_whole(updates: Updates) -> None:
@@ -80,10 +79,8 @@ def check_whole(updates: Updates) -> None:
         return
     index = updates.index()
     status = index.status()
-    tables = index.videos()
-    assert status.shards.keys() == rows_of(index, "frames").keys() == rows_of(index, "videos").keys()
-    assert status.videos == len(tables)
-    for key, count in rows_of(index, "frames").items():
+    assert status.shards.keys() == frames_of(index).keys()
+    for key, count in frames_of(index).items():
         assert count in {updates.held[name][key] for name in updates.configs}
     assert len(index.search_frames(queries(), 10)) == 80
 
