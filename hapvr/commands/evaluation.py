@@ -88,7 +88,7 @@ def _from_features(
     from hapvr.data.features import FeatureStore
     from hapvr.data.filesystem import DataRoot
     from hapvr.networks.extract import choose_device
-    from hapvr.scorer.similarity_model import load_similarity_model
+    from hapvr.scorer.bundle import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.tables import read_frame
 

@@ -1,4 +1,5 @@
-"""Write a bundle, and load its scorer: the model's networks in one folder; no pickle, no hub, no data root."""
+"""Write a bundle, and load its scorer or its similarity network: the model's networks in one folder; no pickle, no hub, no data
+root."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hapvr import __version__
-from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
+from hapvr.errors import FULL_HINT, DataError, MissingPartError, is_installed, on_processor
+from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
@@ -17,6 +19,7 @@ from hapvr.scorer.description import (
     FORMAT_VERSION,
     NETWORK_FOLDER,
     ONNX_FOLDER,
+    SCORER_FILE,
     WHITENING_FILE,
     Description,
     NoONNX,
@@ -33,6 +36,7 @@ from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
 if TYPE_CHECKING:
+    from hapvr.model.family import VideoNetwork
     from hapvr.networks.backbone import Backbone
     from hapvr.networks.packaged import PackagedBackbone
     from hapvr.networks.whitening import Whitening
@@ -116,3 +120,39 @@ def _networks(folder: Path, description: Description, *, device: str) -> Network
     from hapvr.scorer.torch_bundle import load_networks
 
     return load_networks(folder, description, device=device)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimilarityModel:
+    """place: of the model. description: None where it is no bundle."""
+
+    place: Path
+    network: VideoNetwork
+    description: Description | None = None
+
+    def require_features(self, settings: Mapping[str, Any]) -> None:
+        """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
+        if self.description is not None:
+            self.description.require_features(self.place, settings)
+
+
+def load_similarity_model(place: Path) -> SimilarityModel:
+    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth.
+
+    Raises DataError saying which of these were looked for.
+    """
+    from hapvr.model.checkpoint import load_network
+    from hapvr.model.published import import_released
+
+    if place.is_file():
+        return SimilarityModel(place=place, network=import_released(place)[0])
+    if (place / DESCRIPTION_FILE).is_file():
+        return SimilarityModel(place=place, network=load_network(place)[0])
+    if not (place / SCORER_FILE).exists():
+        raise DataError(
+            f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
+            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
+        )
+    description = read_description(place)
+    description.require_files(place)
+    return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)

@@ -9,7 +9,7 @@ import contextlib
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -201,29 +201,24 @@ class VideoReader:
                 self._cached.popitem(last=False)
 
 
+@dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads."""
+    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context: it owns downloads.
 
-    def __init__(
-        self,
-        reader: VideoReader,
-        names: Iterable[str],
-        *,
-        limits: ServingConfig,
-        access: Access,
-        deadline: Deadline,
-        inner: bool,
-    ) -> None:
+    inner: also of inner pictures.
+    """
+
+    reader: VideoReader
+    names: Sequence[str]
+    limits: ServingConfig
+    access: Access
+    deadline: Deadline
+    inner: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._reader = reader
-        self._order = list(dict.fromkeys(names))
-        self._limits = limits
-        self._access = access
-        self._deadline = deadline
-        self._inner = inner
-        self._held: dict[str, Outcome] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
-        self.callback(self._folder.cleanup)
+        folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
+        self._folder, self._held = Path(self.enter_context(folder)), dict[str, Outcome]()
         self._downloader: Downloader | None = None
 
     def get(self, name: str) -> SampledFeatures:
@@ -231,8 +226,8 @@ class RequestVideos(contextlib.ExitStack):
         if name not in self._held:
             # what failed is not tried again, and the group before makes room
             self._held = {held: outcome for held, outcome in self._held.items() if isinstance(outcome, VideoError)}
-            start = self._order.index(name)
-            self._read([one for one in self._order[start : start + GROUP] if one not in self._held])
+            start = self.names.index(name)
+            self._read([one for one in self.names[start : start + GROUP] if one not in self._held])
         found = self._held[name]
         if isinstance(found, VideoError):
             raise VideoError(found.reason, str(found))
@@ -245,30 +240,28 @@ class RequestVideos(contextlib.ExitStack):
                 paths[name] = self._local(name)
             except VideoError as error:
                 self._held[name] = error
-        outcomes = self._reader.read(
-            list(paths.values()), limits=self._limits, deadline=self._deadline, inner=self._inner
-        )
+        outcomes = self.reader.read(list(paths.values()), limits=self.limits, deadline=self.deadline, inner=self.inner)
         for name, path in paths.items():
             self._held[name] = outcomes[path]
-            if path.is_relative_to(self._folder.name):
+            if path.is_relative_to(self._folder):
                 path.unlink(missing_ok=True)
 
     def _local(self, name: str) -> Path:
         if "://" not in name:
-            return self._access.local_path(name)
-        self._access.check_url(name)
+            return self.access.local_path(name)
+        self.access.check_url(name)
         if not is_installed("yt_dlp"):
             raise VideoError("unsupported", f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself")
         from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
 
-        self._deadline.check()
+        self.deadline.check()
         if self._downloader is None:
-            config = DownloadConfig(max_bytes=self._limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
+            config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
             self._downloader = self.enter_context(Downloader(config))
         result = self._downloader.download(
             ManifestEntry(video_id=name, uri=name),
-            folder=Path(self._folder.name),
-            timeout_s=min(self._limits.video_timeout_s, self._deadline.wait_s()),
+            folder=self._folder,
+            timeout_s=min(self.limits.video_timeout_s, self.deadline.wait_s()),
         )
         if result.path is None:
             raise VideoError(result.reason or result.status, result.message)

@@ -20,8 +20,7 @@ from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
 from hapvr.search.hash_index import FOUND_FRAMES, HashIndex
-from hapvr.search.index import vectors_of
-from hapvr.search.vectors import VECTOR
+from hapvr.search.vectors import VECTOR, vectors_of
 from hapvr.video.hashes import Hashes
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)

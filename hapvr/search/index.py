@@ -25,7 +25,7 @@ from pydantic import Field
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.search.hash_index import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
-from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
+from hapvr.search.vectors import REBUILD, VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 from hapvr.video.hashes import Hashes
@@ -137,8 +137,7 @@ class FrameIndex:
             shards[shard] = digest
             if not len(frames):
                 return table
-            named = frames.append_column(SHARD, pa.array([shard] * len(frames), pa.string()))
-            return table.append(named.drop_columns([VECTOR]), vectors_of(frames))
+            return table.append(frames.append_column(SHARD, pa.array([shard] * len(frames), pa.string())))
 
         self._change(change)
 
@@ -290,12 +289,6 @@ def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
 def digest_of(value: object) -> str:
     """Hex SHA-256 of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
-    """[N, dims], the vectors of a table."""
-    column = rows[VECTOR].combine_chunks()
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
 
 
 def _digests(root: DataRoot, table: VectorTable, known: Mapping[str, str]) -> dict[str, str]:

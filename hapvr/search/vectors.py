@@ -103,11 +103,11 @@ class VectorTable:
             raise _other_writer(str(dataset.uri))
         return VectorTable(dataset, self._settings)
 
-    def append(self, columns: pa.Table, vectors: npt.NDArray[np.floating]) -> VectorTable:
-        """The next version, with these rows. columns: all but the vectors; vectors: [N, dims], not zero."""
-        schema, padded = self._dataset.schema, self._padded(vectors)
+    def append(self, rows: pa.Table) -> VectorTable:
+        """The next version, with these rows. Their vectors are fixed-size lists of `dims` floats, none of them zero."""
+        schema, padded = self._dataset.schema, self._padded(vectors_of(rows))
         column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), padded.shape[1])
-        rows = columns.append_column(VECTOR, column).select(schema.names).cast(schema)
+        rows = rows.drop_columns([VECTOR]).append_column(VECTOR, column).select(schema.names).cast(schema)
         before = self.version
         with self._naming_damage():
             return self._next(lance.write_dataset(rows, self._dataset, mode="append"), before)
@@ -234,11 +234,10 @@ class VectorTable:
             file["path"] for file in tracked if file["version"] == self.version and file["type"] != "transaction file"
         )
 
-    def vectors(self, rows: Sequence[int]) -> npt.NDArray[np.float32]:
+    def vectors(self, rows: Sequence[int]) -> npt.NDArray[np.floating]:
         """[N, dims] of the rows at these places, padded to the stored width."""
         with self._naming_damage():
-            column = self._dataset.take(list(rows), columns=[VECTOR])[VECTOR].combine_chunks()
-        return np.asarray(column.flatten(), np.float32).reshape(len(rows), -1)
+            return vectors_of(self._dataset.take(list(rows), columns=[VECTOR]))
 
     def index_parts(self) -> tuple[int, int]:
         """(rows that the index holds, parts that it has); (0, 0) without an index."""
@@ -280,6 +279,12 @@ class VectorTable:
 
     def _naming_damage(self) -> AbstractContextManager[None]:
         return _naming_damage(str(self._dataset.uri))
+
+
+def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
+    """[N, dims], the vectors of a table."""
+    column = rows[VECTOR].combine_chunks()
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
 
 
 @contextmanager
