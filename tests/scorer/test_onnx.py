@@ -70,8 +70,7 @@ def test_similarities_are_those_of_torch(
     monkeypatch.setattr("hapvr.scorer.onnx_networks.MAX_REGION_SIMILARITIES", 2**20)
     given = parts(**settings)
     record = write_onnx(tmp_path, **given)
-    assert record["check"]["pairs_of_frames"] == 9
-    assert record["check"]["pairs_of_features"] == 16
+    assert record["check"]["pairs"] == 9 + 16
     assert record["check"]["largest_difference"] < 1e-5
     made, network = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record)), given["network"]
     rng = torch_rng("long")
