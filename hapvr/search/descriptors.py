@@ -164,3 +164,7 @@ class ShardIndex:
     def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
         """As `FrameIndex.search_hashes`."""
         return self._hashes.search(hashes, k)
+
+    def video_ids(self) -> list[str]:
+        """As `FrameIndex.video_ids`."""
+        return self._hashes.video_ids()

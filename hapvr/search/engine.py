@@ -40,6 +40,8 @@ FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
 HASH_HITS = 1000
 """Frames of near hashes that a frame of the query gets; those that more videos share say little."""
+SMALL_COLLECTION = 33
+"""Videos up to which all are compared, whether or not a frame votes for them."""
 WIDER = 5
 """How many times as many hits are asked for where only some videos may be found."""
 TOLERANCE_FRAMES = 1.0
@@ -183,7 +185,9 @@ class SearchEngine:
         alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
         hashed = vote_by_hash(alike, seconds[rows], **options)
         num_hashes = int(np.count_nonzero(query.hashes[rows]))
-        united = unite(hashed, voted, max_candidates=self.candidates)
+        others = self.index.video_ids() if self.num_videos <= SMALL_COLLECTION else []
+        others = [name for name in others if allowed is None or allowed(name)]
+        united = unite(hashed, voted, others, max_candidates=self.candidates)
         return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(

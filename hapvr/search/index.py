@@ -179,6 +179,10 @@ class FrameIndex:
         """As `HashIndex.search`; `read_hashes` comes first."""
         return self.read_hashes().search(hashes, k)
 
+    def video_ids(self) -> list[str]:
+        """As `HashIndex.video_ids`."""
+        return self.read_hashes().video_ids()
+
     def read_hashes(self) -> HashIndex:
         """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
         if self._hash_index is None:

@@ -129,11 +129,13 @@ def vote_by_hash(hits: pa.Table, times_s: npt.ArrayLike, **options: Any) -> list
     ]
 
 
-def unite(hashed: Sequence[Candidate], voted: Sequence[Candidate], *, max_candidates: int) -> list[Candidate]:
-    """Candidates by hashes and by votes, at most `max_candidates`: one of each list in turn, each video once, with what both
-    say of it."""
+def unite(
+    hashed: Sequence[Candidate], voted: Sequence[Candidate], others: Sequence[str], *, max_candidates: int
+) -> list[Candidate]:
+    """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in turn, each video once, with what
+    the first two say of it."""
     by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
-    rows = zip_longest(by_hash, by_votes)
+    rows = zip_longest(by_hash, by_votes, others)
     order = dict.fromkeys(name for row in rows for name in row if name is not None)
     return [_joined(name, by_hash.get(name), by_votes.get(name)) for name in list(order)[:max_candidates]]
 

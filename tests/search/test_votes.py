@@ -119,8 +119,8 @@ def test_lists_are_united_in_turn() -> None:
     """Each video once, with what votes and hashes say of it, and no more than asked for."""
     voted = [Candidate(video_id=name, votes=1.0, windows=()) for name in "abc"]
     hashed = [Candidate(video_id=name, votes=0.0, windows=(), num_hashed=3, num_aligned=2) for name in "ba"]
-    found = unite(hashed, voted, max_candidates=5)
-    assert [one.video_id for one in found] == ["b", "a", "c"]
-    assert [(one.votes, one.num_hashed) for one in found] == [(1, 3), (1, 3), (1, 0)]
-    assert [one.video_id for one in unite([], voted, max_candidates=2)] == ["a", "b"]
-    assert [one.video_id for one in unite(hashed[:1], [], max_candidates=9)] == ["b"]
+    found = unite(hashed, voted, ["x", "a", "y"], max_candidates=5)
+    assert [one.video_id for one in found] == ["b", "a", "x", "c", "y"]
+    assert [(one.votes, one.num_hashed) for one in found] == [(1, 3), (1, 3), (0, 0), (1, 0), (0, 0)]
+    assert [one.video_id for one in unite([], voted, ["x", "a", "y"], max_candidates=2)] == ["a", "x"]
+    assert [one.video_id for one in unite(hashed[:1], [], ["x"], max_candidates=9)] == ["b", "x"]
