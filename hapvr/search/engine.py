@@ -28,8 +28,8 @@ from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 from hapvr.video.hashes import same_pictures
 
-FORMAT = 6
-"""Version of the scores: pairs and matches stored with another version are compared again. 6: runs of frames are evidence."""
+FORMAT = 7
+"""Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
