@@ -7,66 +7,44 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from hapvr import __version__
-from hapvr.commands import terminal
+from hapvr.commands import evaluation, index, models, pairs, scoring, search, stages, terminal
 
-VERBS = {
-    "benchmarks": "evaluation:app",
-    "features": "stages:features",
-    "forget": "stages:forget",
-    "index": "index:app",
-    "models": "models:app",
-    "pairs": "pairs:app",
-    "score": "scoring:score",
-    "search": "search:search",
-    "duplicates": "search:duplicates",
-    "watch": "search:watch",
-    "serve": "search:serve",
-    "evaluate": "evaluation:evaluate",
-    "run": "stages:run",
-    "status": "stages:status",
-    "download": "stages:download",
-    "sample": "stages:sample",
-    "extract": "stages:extract",
-    "train": "stages:train",
-    "verify": "stages:verify",
+GROUPS = {
+    "benchmarks": evaluation.app,
+    "features": stages.features,
+    "index": index.app,
+    "models": models.app,
+    "pairs": pairs.app,
 }
-"""Verb or group of verbs -> `module:name` below hapvr.commands, imported when it is called."""
+VERBS = (
+    scoring.score,
+    search.search,
+    search.duplicates,
+    search.watch,
+    search.serve,
+    evaluation.evaluate,
+    stages.run,
+    stages.status,
+    stages.download,
+    stages.sample,
+    stages.extract,
+    stages.train,
+    stages.verify,
+    stages.forget,
+)
 
-
-class _LoadedVerbs(Mapping[str, Any]):
-    def __getitem__(self, name: str) -> Any:
-        module, _, function = VERBS[name].partition(":")
-        found = getattr(import_module(f"hapvr.commands.{module}"), function)
-        if not isinstance(found, typer.Typer):
-            verb, found = found, terminal.Verbs(add_completion=False, pretty_exceptions_enable=False)
-            found.command(name)(verb)
-        command = typer.main.get_command(found)
-        command.name = name
-        return command
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
-
-    def __len__(self) -> int:
-        return len(VERBS)
-
-
-class _Hapvr(TyperGroup):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands: Any = _LoadedVerbs()
-
-
-app = typer.Typer(cls=_Hapvr, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+for name, group in GROUPS.items():
+    group.callback()(lambda: None)  # without one, a group of one verb would be that verb
+    app.add_typer(group, name=name)
+for verb in VERBS:
+    app.command()(verb)
 
 
 def _version(wanted: bool) -> None:

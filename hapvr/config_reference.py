@@ -21,13 +21,6 @@ environment variable. What is not given has the default, which is the paper's wh
 is an error. Units are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
 """
 LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< ", "pattern": "matching "}
-WORDS = {
-    "string": "text",
-    "integer": "whole number",
-    "number": "number",
-    "boolean": "`true` or `false`",
-    "null": "`null`",
-}
 Schema = Mapping[str, Any]
 
 
@@ -88,9 +81,7 @@ def _type(field: Schema) -> str:
     if field["type"] == "array":
         many = field.get("prefixItems")
         return f"{len(many)} of {_type(many[0])}" if many else f"list of {_type(field['items'])}"
-    if field["type"] == "object":
-        return "mapping"
-    return "path" if field.get("format") == "path" else WORDS[field["type"]]
+    return str(field.get("format", field["type"]))
 
 
 def _value(value: Any) -> str:

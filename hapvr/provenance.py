@@ -75,18 +75,10 @@ def environment() -> dict[str, str]:
 
 def git_revision() -> str:
     """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of one."""
-    describe = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty=+dirty",
-    ]
+    describe, folder = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"], Path(__file__)
     try:
-        return subprocess.run(describe, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        done = subprocess.run(describe, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

@@ -43,10 +43,6 @@ class GateConfig(Settings):
     max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
 
 
-ScoresDtype = Literal["float32", "bfloat16"]
-"""Precision of embeddings and comparisons of a loaded bundle."""
-
-
 class ServingConfig(Settings):
     """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value.
 
@@ -82,9 +78,6 @@ class IndexSettings(Settings):
         description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
         "eight times as fast",
     )
-    cache_bytes: Annotated[int, Field(ge=2**20)] = Field(
-        default=2**30, description="memory for parts of the index that were read"
-    )
 
 
 class SearchSettings(Settings):
@@ -93,11 +86,6 @@ class SearchSettings(Settings):
     index: IndexSettings = IndexSettings()
     candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100, description="videos that the network compares with a query"
-    )
-    dtype: ScoresDtype = Field(
-        default="float32",
-        description="in which the network compares videos; bfloat16 needs torch, is faster on processors with its "
-        "instructions, and rounds similarities",
     )
     min_duplicate_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
         default=0.9, description="pairs of duplicates below it are stored, but neither shown nor grouped"

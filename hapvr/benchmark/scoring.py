@@ -89,7 +89,7 @@ def score_benchmark(
                 f"features of {video}: {wrong}, wanted [frames, regions, {network.dims}]; they are damaged, or were made for "
                 "another model. Extract the video again"
             )
-        return network.embed(features.to(device), dtype=torch.float32)
+        return network.embed(features.to(device))
 
     with (
         torch.inference_mode(),

@@ -53,21 +53,17 @@ def evaluate(
             "go"
         )
     definition = load_definition(benchmark)
-    title, available = f"{definition.name} ({policy})", None
+    title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
-        scored: dict[str, Path | pl.DataFrame] = {}
-        if similarities is not None:
-            scored[title] = similarities
-        else:
+        place = similarities or out or Path(folder) / "similarities.parquet"
+        if similarities is None:
             network = model_folder(str(model), tracking_uri)
-            place = out or Path(folder) / "similarities.parquet"
-            scored[title] = place
             normalized, available = _from_features(definition, str(features), network, place, background=normalize)
-            if normalized is not None:
-                scored[f"{title}, normalised scores"] = normalized
+        scored: dict[str, Path | pl.DataFrame | None] = {title: place, f"{title}, normalised scores": normalized}
         results = {
             name: evaluate_benchmark(definition, one, policy=policy, available=available, bootstrap_samples=bootstrap)
             for name, one in scored.items()
+            if one is not None
         }
     first, *others = results.values()
     lines = [published_markdown(definition.name, {name: one.metrics for name, one in results.items()})]
@@ -91,7 +87,7 @@ def _from_features(
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.filesystem import DataRoot
     from hapvr.networks.extract import choose_device
-    from hapvr.scorer.similarity_model import load_similarity_model
+    from hapvr.scorer.bundle import load_similarity_model
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.tables import read_frame
 

@@ -20,7 +20,6 @@ from hapvr.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from hapvr.search.index import IndexStatus
     from hapvr.steps.project import Project
 
 app = Verbs(no_args_is_help=True, help="The index of the collection, which searches use.")
@@ -35,16 +34,7 @@ ModelOption = Annotated[
 
 @app.command("add")
 def add(
-    data: Annotated[
-        Path,
-        typer.Option(
-            "--data",
-            envvar="HAPVR_CONFIG",
-            default_factory=default_collection,
-            show_default="~/.local/share/hapvr",
-            help="The data root.",
-        ),
-    ],
+    data: ConfigOption,
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")
     ] = None,
@@ -98,52 +88,34 @@ def status(config: ConfigOption, set_: SetOption = None) -> None:
     held = current.open(project.root, project.config.search).status()
     finished, awaited = collection_shards(project.root)
     missing = [key for key in finished if key not in held.shards]
-    result: dict[str, Any] = {**asdict(current), **asdict(held), "missing": missing, "awaited": list(awaited)}
-    lines = [
-        f"model    {current.model} (network {current.digest}), answers since {current.since}",
-        *_lines(held),
-        f"recall   {100 * current.recall:.1f} % of exact neighbours at the last check",
-        *(f"missing  {key}: `hapvr index update` takes it in" for key in missing),
-        *(f"awaited  {key}: its features are unfinished" for key in awaited),
-    ]
-    show(result, text="\n".join(lines))
+    show_index({**asdict(held), **asdict(current), "missing": missing, "awaited": list(awaited)})
 
 
 def _update(project: Project, model: str | None, *, rebuild: bool) -> None:
-    from hapvr.search.index import MIN_RECALL
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:
         made = update_index(project, chosen, rebuild=rebuild, progress=progress)
-    result: dict[str, Any] = {
-        "model": chosen.uri,
-        "digest": chosen.digest,
-        "passed": made.passed,
-        "place": made.serving.place if made.serving is not None else None,
-        **made.shards,
-        "recall": made.recall,
-        **asdict(made.status),
-    }
+    of_model = {"model": chosen.uri, "digest": chosen.digest, "place": made.serving.place if made.serving else None}
+    show_index({**asdict(made.status), **of_model, **made.shards, "recall": made.recall, "passed": made.passed})
+
+
+def show_index(found: dict[str, Any]) -> None:
+    """What an index holds, and what of its shards changed or is missing; it failed where it did not pass its check."""
+    from hapvr.search.index import MIN_RECALL
+
+    passed, unindexed = found.get("passed", True), f", {found['unindexed_frames']} of them" if found["parts"] else ","
+    rest = f"{unindexed} compared one by one, of {len(found['shards'])} shards in {counted(found['fragments'], 'fragment')}"
     lines = [
-        f"model    {chosen.uri} (network {chosen.digest})",
-        *_lines(made.status),
-        *(f"{name:<8} {key}" for name, keys in made.shards.items() for key in keys),
-        f"recall   {100 * made.recall:.1f} % of exact neighbours",
+        f"model    {found['model']} (network {found['digest']})",
+        f"holds    {found['videos']} videos with {found['frames']} frames{rest}",
+        f"recall   {100 * found['recall']:.1f} % of exact neighbours at the last check",
     ]
-    if not made.passed:
-        lines.append(
-            f"failed   wanted {100 * MIN_RECALL:g} %, so "
-            + ("the index before it keeps answering" if made.serving is not None else "it does not answer")
-            + "; raise search.index.probed_lists, refine_factor or code_bits"
-        )
-    show(result, text="\n".join(lines), failed=not made.passed)
-
-
-def _lines(held: IndexStatus) -> list[str]:
-    unindexed = f", {held.unindexed_frames} of them compared one by one" if held.parts else ", compared one by one"
-    return [
-        f"holds    {held.videos} videos with {held.frames} frames{unindexed}, of {len(held.shards)} shards in "
-        f"{counted(held.fragments, 'fragment')}"
-    ]
+    names = ("added", "replaced", "removed", "missing", "awaited")
+    lines += [f"{name:<8} {key}" for name in names for key in found.get(name, ())]
+    if not passed:
+        wanted = f"wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer"
+        lines.append(f"failed   {wanted}; raise search.index.probed_lists, refine_factor or code_bits")
+    show(found, text="\n".join(lines), failed=not passed)

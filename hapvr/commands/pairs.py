@@ -48,8 +48,7 @@ def list_(
     out: Annotated[Path | None, typer.Option(help="Also write them to a CSV file, which `import` reads.")] = None,
 ) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
-    from hapvr.search.marks import read_marks
-    from hapvr.search.marks_table import write_marks
+    from hapvr.search.marks import read_marks, write_marks
 
     marks = read_marks(open_project(config).root)
     if out is not None:
@@ -67,8 +66,7 @@ def import_(
     config: ConfigOption,
 ) -> None:
     """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""
-    from hapvr.search.marks import keep_marks
-    from hapvr.search.marks_table import read_marks_table
+    from hapvr.search.marks import keep_marks, read_marks_table
 
     root = open_project(config).root
     made = read_marks_table(root, file)

@@ -114,28 +114,23 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
+    from hapvr.video.sources import VIDEO_SUFFIXES
+
     found: list[str] = []
     for name in names:
+        path, inside = Path(name), [name]
         try:
-            inside = [name] if "://" in name else _inside(Path(name))
+            if "://" not in name and path.is_dir():
+                inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+            elif "://" not in name and path.stat() and path.suffix.lower() == LIST_SUFFIX:
+                lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
+                inside = [line for line in lines if line and not line.startswith("#")]
         except (OSError, ValueError) as error:
             raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:
             raise DataError(f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them")
         found += inside
     return found
-
-
-def _inside(path: Path) -> list[str]:
-    from hapvr.video.sources import VIDEO_SUFFIXES
-
-    if path.is_dir():
-        return sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-    if path.suffix.lower() == LIST_SUFFIX and path.is_file():
-        lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
-        return [line for line in lines if line and not line.startswith("#")]
-    path.stat()
-    return [str(path)]
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:

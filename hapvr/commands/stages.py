@@ -34,11 +34,6 @@ RetryOption = Annotated[
 ]
 
 
-@features.callback()
-def _group() -> None:
-    """Typer makes a group of one verb only where it has a callback."""
-
-
 def run(
     step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
     config: ConfigOption,

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,8 +67,8 @@ IndexModelOption = Annotated[
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
-_began = threading.Event()
-_as_json = ContextVar("as_json", default=False)
+_as_json: ContextVar[bool | None] = ContextVar("as_json", default=None)
+"""Whether results are printed as JSON; None until a verb is called."""
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
@@ -79,7 +78,6 @@ def as_command(verb: Verb) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def call(*arguments: Any, as_json: bool = False, **options: Any) -> None:
-        _began.set()
         _as_json.set(as_json)
         try:
             verb(*arguments, **options)
@@ -120,7 +118,7 @@ class Verbs(typer.Typer):
 
 def call_began() -> bool:
     """Whether a verb of this process was called, which a call that cannot be parsed does not reach."""
-    return _began.is_set()
+    return _as_json.get() is not None
 
 
 def fail(message: str, code: int) -> NoReturn:

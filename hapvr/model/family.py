@@ -60,11 +60,10 @@ class VideoNetwork(nn.Module, ABC):
         return self.dims
 
     @abstractmethod
-    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
-        """Embeddings [..., T, r, d] of features [..., T, R, D].
+    def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
+        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights.
 
         mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
-        dtype: of the result; None: that of the weights.
         """
 
     def compare(
@@ -100,10 +99,6 @@ class VideoNetwork(nn.Module, ABC):
                 found = self._compare(query, reference, query_mask, reference_mask).video
                 scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = found.float().cpu()
         return scores
-
-    def in_dtype(self, dtype: torch.dtype) -> VideoNetwork:
-        """The same network, which compares in `dtype` what it computes most of."""
-        return self
 
     def score(
         self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None

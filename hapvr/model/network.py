@@ -5,7 +5,6 @@ One class scores as HAP-VR, S2VS, DnS and ViSiL do; `NetworkSettings` says which
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from typing import Any
 
@@ -64,21 +63,15 @@ class SimilarityNetwork(VideoNetwork):
         """D, or the bits of a code."""
         return self.settings.binary_bits or self.dims
 
-    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.
 
-        features: [..., T, R, D]. mask: not read, because each region is weighed by itself. dtype: of the result and of
-        the attention; None: that of the weights. Codes are always computed in the dtype of the weights, because rounding
-        would turn bits over. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits.
+        features: [..., T, R, D]. mask: not read, because each region is weighed by itself. Returns [..., T, R, D], or
+        [..., T, R, bits] from a network with binary_bits.
         """
         features = features.to(self._dtype)
-        if dtype is None:
-            embedding: Tensor = self.binarization(self.attention(features))
-            return embedding.to(features.dtype)
-        with torch.autocast(features.device.type, dtype, enabled=dtype.itemsize < 4):
-            weighted = self.attention(features)
-        embedding = self.binarization(weighted)
-        return embedding.to(dtype)
+        embedding: Tensor = self.binarization(self.attention(features))
+        return embedding.to(features.dtype)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         if query_mask is not None or reference_mask is not None:
@@ -113,13 +106,6 @@ class SimilarityNetwork(VideoNetwork):
     def self_similarity(self, video: Tensor) -> Tensor:
         """[T]: similarity of each frame with itself, the square of what attention weighs it with. video: [T, R, D]."""
         return chamfer(video @ video.transpose(1, 2), **self.settings.spatial)
-
-    def in_dtype(self, dtype: torch.dtype) -> SimilarityNetwork:
-        """A copy whose comparator computes in `dtype`, except for its last sum: rounding that would make equal scores."""
-        network = copy.deepcopy(self)
-        if network.comparator is not None:
-            network.comparator.to(dtype).output.float()
-        return network
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -129,7 +129,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         description.require_files(bundle)
         read_calibration(bundle)
         read_evidence(bundle)
-        load_networks(bundle, description, device="cpu", dtype="float32")  # raises where the parts do not fit
+        load_networks(bundle, description, device="cpu")  # raises where the parts do not fit
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
         key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}

@@ -1,4 +1,5 @@
-"""Write a bundle, and load its scorer: the model's networks in one folder; no pickle, no hub, no data root."""
+"""Write a bundle, and load its scorer or its similarity network: the model's networks in one folder; no pickle, no hub, no data
+root."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hapvr import __version__
-from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
+from hapvr.errors import FULL_HINT, DataError, MissingPartError, is_installed, on_processor
+from hapvr.model.description import DESCRIPTION_FILE
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import (
@@ -17,8 +19,10 @@ from hapvr.scorer.description import (
     FORMAT_VERSION,
     NETWORK_FOLDER,
     ONNX_FOLDER,
+    SCORER_FILE,
     WHITENING_FILE,
     Description,
+    NoONNX,
     ONNXRecord,
     random_weights_warning,
     read_calibration,
@@ -28,10 +32,11 @@ from hapvr.scorer.description import (
 )
 from hapvr.scorer.onnx_networks import ONNXNetworks
 from hapvr.scorer.scorer import Networks, VideoScorer
-from hapvr.settings import ScoresDtype, ServingConfig
+from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
 if TYPE_CHECKING:
+    from hapvr.model.family import VideoNetwork
     from hapvr.networks.backbone import Backbone
     from hapvr.networks.packaged import PackagedBackbone
     from hapvr.networks.whitening import Whitening
@@ -89,31 +94,65 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     return folder
 
 
-def load_bundle(folder: Path, *, device: str = "cpu", dtype: ScoresDtype = "float32") -> VideoScorer:
+def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """The scorer of a bundle, with its limits as the environment changes them.
 
     device: auto: a GPU where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files, and
-    torch only for a bundle without any. dtype: of embeddings and comparisons; bfloat16 is for torch. Raises DataError
-    naming what is missing or damaged, ConfigError for a wrong limit, and MissingPartError where the bundle needs torch and
-    torch is not installed.
+    torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit,
+    and MissingPartError where the bundle needs torch and torch is not installed.
     """
     description = read_description(folder)
     description.require_files(folder)
     return VideoScorer(
-        _networks(folder, description, device=device, dtype=dtype),
+        _networks(folder, description, device=device),
         description,
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )
 
 
-def _networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> Networks:
-    onnx = description.onnx
-    if isinstance(onnx, ONNXRecord) and on_processor(device) and dtype == "float32":
+def _networks(folder: Path, description: Description, *, device: str) -> Networks:
+    onnx, has_torch = description.onnx, is_installed("torch")
+    if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
         return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
-    if not is_installed("torch"):
-        lack = "compares videos in bfloat16" if isinstance(onnx, ONNXRecord) else f"has no ONNX files ({onnx.reason})"
-        raise MissingPartError(f"model: {folder} {lack}, and torch, which that needs, is not installed; {FULL_HINT}")
+    if isinstance(onnx, NoONNX) and not has_torch:
+        raise MissingPartError(f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}")
     from hapvr.scorer.torch_bundle import load_networks
 
-    return load_networks(folder, description, device=device, dtype=dtype)
+    return load_networks(folder, description, device=device)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SimilarityModel:
+    """place: of the model. description: None where it is no bundle."""
+
+    place: Path
+    network: VideoNetwork
+    description: Description | None = None
+
+    def require_features(self, settings: Mapping[str, Any]) -> None:
+        """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
+        if self.description is not None:
+            self.description.require_features(self.place, settings)
+
+
+def load_similarity_model(place: Path) -> SimilarityModel:
+    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth.
+
+    Raises DataError saying which of these were looked for.
+    """
+    from hapvr.model.checkpoint import load_network
+    from hapvr.model.published import import_released
+
+    if place.is_file():
+        return SimilarityModel(place=place, network=import_released(place)[0])
+    if (place / DESCRIPTION_FILE).is_file():
+        return SimilarityModel(place=place, network=load_network(place)[0])
+    if not (place / SCORER_FILE).exists():
+        raise DataError(
+            f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
+            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
+        )
+    description = read_description(place)
+    description.require_files(place)
+    return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)

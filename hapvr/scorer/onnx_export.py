@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,6 +24,7 @@ from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.settings import first_line
 
 OPSET = 18
 TOLERANCE = 1e-4
@@ -113,7 +114,9 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
         compare = Graph(lambda frame: comparator(frame[None])[0].clamp(-1, 1), comparator)
         sides = ({0: some, 1: some},)
         graphs["compare.onnx"] = (compare, (torch.zeros(12, 20),), sides, ["frame_similarity"], "refined")
-    if (packaged := as_packaged(backbone)) is not None:
+    settings = backbone.settings
+    if backbone.identity.source == "packaged" and "options" not in settings and backbone.descriptor == "regions":
+        packaged = PackagedBackbone(backbone.identity, settings, backbone.crop_px, backbone.precision)
         del graphs["backbone.onnx"]
         (place / "backbone.onnx").write_bytes(packaged.graph(whitening).SerializeToString())
     for name, (graph, example, shapes, inputs, output) in graphs.items():
@@ -134,18 +137,7 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
             assert program is not None
             program.save(place / name)
         except Exception as error:  # the exporter raises classes of its own and of torch's compiler
-            cause: BaseException = error
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            said = " ".join(str(cause).split())[:200] or type(cause).__name__
-            raise NotExported(f"torch.onnx cannot export {name} ({said})") from error
-
-
-def as_packaged(backbone: Backbone) -> PackagedBackbone | None:
-    """The same network as one whose graph is written without torch; None for any other."""
-    if backbone.identity.source != "packaged" or "options" in backbone.settings or backbone.descriptor != "regions":
-        return None
-    return PackagedBackbone(backbone.identity, backbone.settings, backbone.crop_px, backbone.precision)
+            raise NotExported(f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})") from error
 
 
 @torch.inference_mode()
@@ -158,22 +150,12 @@ def _checked(
     features: Sequence[Tensor],
 ) -> dict[str, Any]:
     """How many pairs were scored by both, and how far they are apart at most."""
-    of_frames = [
-        (
-            network.embed(torch.from_numpy(whitening.apply(backbone.regions(crops)))),
-            made.embed(made.regions(crops.numpy())),
-        )
-        for crops in frames
-    ]
-    of_features = [(network.embed(video.float()), made.embed(video.float().numpy())) for video in features]
-    largest = 0.0
+    of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
+    of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
+    differences: list[float] = []
     for videos in (of_frames, of_features):
-        for (query, own_query), (reference, own_reference) in itertools.product(videos, videos):
+        embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
+        for (query, own_query), (reference, own_reference) in itertools.product(embedded, embedded):
             wanted = float(network.score(query[None], reference[None])[0, 0])
-            difference = abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)
-            largest = difference if math.isnan(difference) else max(largest, difference)
-    return {
-        "pairs_of_frames": len(of_frames) ** 2,
-        "pairs_of_features": len(of_features) ** 2,
-        "largest_difference": largest,
-    }
+            differences.append(abs(float(made.similarities(own_query, [own_reference])[0]) - wanted))
+    return {"pairs": len(differences), "largest_difference": float(np.max(differences))}

@@ -189,8 +189,8 @@ class VideoScorer:
         inner: also of inner pictures.
         """
         return RequestVideos(
-            self._reader,
-            names,
+            reader=self._reader,
+            names=list(dict.fromkeys(names)),
             limits=limits or self.limits,
             access=access or Access(),
             deadline=deadline,

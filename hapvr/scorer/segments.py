@@ -116,26 +116,23 @@ def best_run(similarity: ArrayLike, *, num_frames: int = MIN_FRAMES) -> float:
     return float(np.min(shifted, axis=0).max())
 
 
-def align(
-    similarity: ArrayLike, *, threshold: float, min_frames: int = MIN_FRAMES, max_segments: int = MAX_SEGMENTS
-) -> list[Alignment]:
-    """Parts of two videos that match, the longest and surest first.
+def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
+    """Parts of two videos that match, at most MAX_SEGMENTS, the longest and surest first.
 
     similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be
-    a node of the network.
-    min_frames: in both videos, or as many as the shorter one has. An edge leads to a later frame of both videos, at most
-    MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in several places, but no
-    two parts share a frame pair.
+    a node of the network. A part has MIN_FRAMES in both videos, or as many as the shorter one has. An edge leads to a later
+    frame of both videos, at most MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found
+    in several places, but no two parts share a frame pair.
 
     Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """
     matrix = np.asarray(similarity, np.float64)
-    wanted = min(min_frames, *matrix.shape)
+    wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
     found: list[Alignment] = []
     for _ in range(MAX_PATHS):
         rows, columns = _heaviest_path(weight)
-        if not rows or len(found) == max_segments:
+        if not rows or len(found) == MAX_SEGMENTS:
             break
         part = Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), float(matrix[rows, columns].mean()))
         weight[rows, columns] = -np.inf

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -33,16 +32,13 @@ from hapvr.scorer.description import (
     Description,
 )
 from hapvr.scorer.scorer import Comparisons
-from hapvr.settings import ScoresDtype, explain
-
-Part = TypeVar("Part")
+from hapvr.settings import explain
 
 
 class TorchNetworks:
     """See `hapvr.scorer.scorer.Networks`: the reference, in torch on any device.
 
-    network: of any family. dtype: of embeddings and comparisons, None: that of its weights; the frozen networks have a
-    precision of their own.
+    network: of any family; the frozen networks have a precision of their own.
     """
 
     def __init__(
@@ -52,13 +48,10 @@ class TorchNetworks:
         whitening: Whitening,
         network: VideoNetwork,
         device: torch.device | str,
-        dtype: torch.dtype | None = None,
     ) -> None:
         self.network = network.to(device).eval()
         self._device = torch.device(device)
-        self._dtype = dtype
         self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
-        self._scorer = self.network if dtype is None else self.network.in_dtype(dtype)
 
     @property
     def needs_extras(self) -> bool:
@@ -70,14 +63,14 @@ class TorchNetworks:
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
-        return self.network.embed(torch.from_numpy(regions).to(self._device), dtype=self._dtype)
+        return self.network.embed(torch.from_numpy(regions).to(self._device))
 
     def vectors(self, video: Tensor) -> NDArray[np.float32]:
         return np.asarray(video.float().cpu().numpy())
 
     @torch.inference_mode()
     def similarities(self, query: Tensor, references: Sequence[Tensor]) -> NDArray[np.float32]:
-        return np.asarray(self._scorer.score_videos([query], references)[0].numpy())
+        return np.asarray(self.network.score_videos([query], references)[0].numpy())
 
     def comparisons(self, query: Tensor, references: Sequence[Tensor]) -> Comparisons:
         return self.similarities(query, references), [self.frame_similarity(query, one) for one in references]
@@ -89,7 +82,7 @@ class TorchNetworks:
         return np.asarray(self.network.self_similarity(video).float().cpu().numpy())
 
 
-def load_networks(folder: Path, description: Description, *, device: str, dtype: ScoresDtype) -> TorchNetworks:
+def load_networks(folder: Path, description: Description, *, device: str) -> TorchNetworks:
     """The networks of a bundle on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
     stated = description.backbone.model_dump()
     identity = WeightsIdentity(stated["architecture"], stated.pop("source"), stated.pop("sha256"))
@@ -99,10 +92,13 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
         )
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
-    state = _read_part(folder / BACKBONE_FILE, load_file)
-    backbone = load_backbone(config)
-    backbone.network.load_state_dict(state)
-    whitening = _read_part(folder / WHITENING_FILE, lambda path: whitening_from_bytes(path.read_bytes()))
+    try:
+        state = load_file(folder / BACKBONE_FILE)
+        whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
+        backbone = load_backbone(config)
+        backbone.network.load_state_dict(state)
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise DamagedError(f"model: backbone or whitening of {folder} is damaged ({error}); {HINT}") from error
     for part, digest, wanted in (
         ("backbone", state_sha256(state), identity.sha256),
         ("whitening", whitening.sha256, description.whitening),
@@ -118,13 +114,4 @@ def load_networks(folder: Path, description: Description, *, device: str, dtype:
         whitening=whitening,
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=choose_device(device),
-        dtype=torch.bfloat16 if dtype == "bfloat16" else None,
     )
-
-
-def _read_part(path: Path, read: Callable[[Path], Part]) -> Part:
-    """read(path). Raises DamagedError naming a file that is missing or damaged."""
-    try:
-        return read(path)
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise DamagedError(f"model: {path} is missing or damaged ({error}); {HINT}") from error

@@ -9,10 +9,10 @@ import contextlib
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +74,8 @@ class SampledFeatures:
 Outcome = SampledFeatures | VideoError
 
 
-class WantedFile(NamedTuple):
-    """A file as it is now, and whether its inner pictures are asked for."""
-
-    state: FileState
-    inner: bool
+WantedFile = tuple[FileState, bool]
+"""A file as it is now, and whether its inner pictures are asked for."""
 
 
 class VideoReader:
@@ -115,7 +112,11 @@ class VideoReader:
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
             try:
-                states[path] = _state(path, limits, inner=inner)
+                state = check_file(path)
+                if state.num_bytes > limits.max_bytes:
+                    text = f"video: {path.name} has {state.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
+                    raise VideoError("too_large", text)
+                states[path] = state, inner
             except VideoError as error:
                 outcomes[path] = error
         outcomes |= self._known(states)
@@ -137,7 +138,7 @@ class VideoReader:
     ) -> dict[Path, Outcome]:
         outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
         paths = [path for path in missing if path not in outcomes]
-        sampling, num_bytes = self._sampling, sum(missing[path].state.num_bytes for path in paths)
+        sampling, num_bytes = self._sampling, sum(missing[path][0].num_bytes for path in paths)
         config = sampling.model_copy(
             update={
                 # one frame more than allowed tells a video that is too long
@@ -157,16 +158,14 @@ class VideoReader:
             elif len(video.jpegs) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
             else:
-                duration_s = None if video.probe is None else video.probe.duration_s
+                clock = FrameTimes(video.timestamps_s, None if video.probe is None else video.probe.duration_s)
                 try:
-                    features = self.features(
-                        video.jpegs, FrameTimes(video.timestamps_s, duration_s), deadline, inner=missing[path].inner
-                    )
+                    found = self.features(video.jpegs, clock, deadline, inner=missing[path][1])
                 except VideoError as error:
                     outcomes[path] = error
                 else:
-                    outcomes[path] = features
-                    self._keep(missing[path], features)
+                    outcomes[path] = found
+                    self._keep(missing[path], found)
         return outcomes
 
     def features(
@@ -202,97 +201,71 @@ class VideoReader:
                 self._cached.popitem(last=False)
 
 
+@dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order in which `names` first have them. A context: it owns downloads.
+    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context: it owns downloads.
 
-    A video that is asked for again after its group is read from the cache, or alone.
+    inner: also of inner pictures.
     """
 
-    def __init__(
-        self,
-        reader: VideoReader,
-        names: Iterable[str],
-        *,
-        limits: ServingConfig,
-        access: Access,
-        deadline: Deadline,
-        inner: bool,
-    ) -> None:
+    reader: VideoReader
+    names: Sequence[str]
+    limits: ServingConfig
+    access: Access
+    deadline: Deadline
+    inner: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._reader = reader
-        self._order = list(dict.fromkeys(names))
-        self._position = {name: number for number, name in enumerate(self._order)}
-        self._limits = limits
-        self._access = access
-        self._deadline = deadline
-        self._inner = inner
-        self._num_read = 0
-        self._held: dict[str, Outcome] = {}
-        self._failed: dict[str, VideoError] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
-        self.callback(self._folder.cleanup)
+        folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
+        self._folder, self._held = Path(self.enter_context(folder)), dict[str, Outcome]()
         self._downloader: Downloader | None = None
 
     def get(self, name: str) -> SampledFeatures:
         """Features of one of the names. Raises VideoError."""
-        position = self._position[name]
-        if position >= self._num_read:
-            self._held = {}
-            self._held = self._read(self._order[position : position + GROUP])
-            self._num_read = position + GROUP
-        found = self._failed.get(name) or self._held.get(name) or self._read([name])[name]
+        if name not in self._held:
+            # what failed is not tried again, and the group before makes room
+            self._held = {held: outcome for held, outcome in self._held.items() if isinstance(outcome, VideoError)}
+            start = self.names.index(name)
+            self._read([one for one in self.names[start : start + GROUP] if one not in self._held])
+        found = self._held[name]
         if isinstance(found, VideoError):
             raise VideoError(found.reason, str(found))
         return found
 
-    def _read(self, names: list[str]) -> dict[str, Outcome]:
+    def _read(self, names: list[str]) -> None:
         paths: dict[str, Path] = {}
-        found: dict[str, Outcome] = {}
         for name in names:
             try:
                 paths[name] = self._local(name)
             except VideoError as error:
-                found[name] = error
-        outcomes = self._reader.read(
-            list(paths.values()), limits=self._limits, deadline=self._deadline, inner=self._inner
-        )
+                self._held[name] = error
+        outcomes = self.reader.read(list(paths.values()), limits=self.limits, deadline=self.deadline, inner=self.inner)
         for name, path in paths.items():
-            found[name] = outcomes[path]
-            if path.is_relative_to(self._folder.name):
+            self._held[name] = outcomes[path]
+            if path.is_relative_to(self._folder):
                 path.unlink(missing_ok=True)
-        self._failed |= {name: outcome for name, outcome in found.items() if isinstance(outcome, VideoError)}
-        return found
 
     def _local(self, name: str) -> Path:
         if "://" not in name:
-            return self._access.local_path(name)
-        self._access.check_url(name)
+            return self.access.local_path(name)
+        self.access.check_url(name)
         if not is_installed("yt_dlp"):
             raise VideoError("unsupported", f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself")
         from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
 
-        self._deadline.check()
+        self.deadline.check()
         if self._downloader is None:
-            config = DownloadConfig(max_bytes=self._limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
+            config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
             self._downloader = self.enter_context(Downloader(config))
         result = self._downloader.download(
             ManifestEntry(video_id=name, uri=name),
-            folder=Path(self._folder.name),
-            timeout_s=min(self._limits.video_timeout_s, self._deadline.wait_s()),
+            folder=self._folder,
+            timeout_s=min(self.limits.video_timeout_s, self.deadline.wait_s()),
         )
         if result.path is None:
             raise VideoError(result.reason or result.status, result.message)
         return result.path
-
-
-def _state(path: Path, limits: ServingConfig, *, inner: bool = False) -> WantedFile:
-    """The state of a file now. Raises VideoError: missing_file, empty_file, not_video, too_large."""
-    found = check_file(path)
-    if found.num_bytes > limits.max_bytes:
-        raise VideoError(
-            "too_large", f"video: {path.name} has {found.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
-        )
-    return WantedFile(found, inner)
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:

@@ -65,8 +65,7 @@ class CurrentIndex:
 
     def shards(self, root: DataRoot) -> dict[str, str]:
         """Shard -> digest of what the index holds of it. Raises as `open` does."""
-        state = read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState)
-        return {key: entry.digest for key, entry in state.shards.items()}
+        return read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState).shards
 
 
 def model_place(digest: str) -> str:

@@ -1,4 +1,4 @@
-"""Descriptors: one vector per sampled frame and one per video, from the regions that a similarity network weighs; their
+"""Descriptors: one vector per sampled frame, from the regions that a similarity network weighs; their
 shards, with a row per sampled frame, the rows of a video contiguous and in time order.
 
 The dot product of two means of regions is the network's own frame similarity at `spatial_rate: 1`, where TopK-Chamfer
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +20,7 @@ from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
 from hapvr.search.hash_index import FOUND_FRAMES, HashIndex
-from hapvr.search.index import FOUND_VIDEOS, ShardRows, vectors_of
-from hapvr.search.vectors import VECTOR
+from hapvr.search.vectors import VECTOR, vectors_of
 from hapvr.video.hashes import Hashes
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
@@ -40,7 +38,7 @@ MAX_BLANK_SIMILARITY = 0.9
 """Maximum similarity with a picture of one colour; a frame above it is blank."""
 
 SHORTEST = 1e-12
-"""Length below which a mean has no direction."""
+"""Length below which a vector has no direction."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +81,14 @@ def frame_descriptors(
     return FrameDescriptors(vectors, reasons)
 
 
-def video_descriptor(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """[D] of unit length: the mean of the descriptors [T, D] of the frames that can be found, T >= 1."""
-    mean = vectors.astype(np.float64).mean(axis=0)
-    return np.asarray(mean / max(float(np.linalg.norm(mean)), np.finfo(np.float32).tiny), np.float32)
-
-
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     """[..., D] of unit length, or zero: the means of regions [..., R, D]."""
-    means = np.asarray(regions, np.float32).mean(axis=-2)
-    lengths = np.sqrt((means**2).sum(axis=-1, keepdims=True)).clip(min=SHORTEST)
-    return np.asarray(means / lengths, np.float32)
+    return unit(np.asarray(regions, np.float32).mean(axis=-2))
+
+
+def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Vectors [..., D], each of unit length; those without a direction stay as short as they are."""
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=SHORTEST), np.float32)
 
 
 def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
@@ -118,7 +113,7 @@ def fields(dims: int) -> tuple[pa.Field, ...]:
     return frame_fields(reason, hashes, vector)
 
 
-def searchable(shard: Shard) -> ShardRows:
+def searchable(shard: Shard) -> pa.Table:
     """What an index takes of a finished shard.
 
     Raises DataError where the shard is unfinished, DamagedError where its rows are not what was written.
@@ -131,43 +126,38 @@ def searchable(shard: Shard) -> ShardRows:
     return index_rows(table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == ""))
 
 
-def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> ShardRows:
+def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> pa.Table:
     """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of a video contiguous; vectors:
     [N, D]; kept: [N], those that can be found."""
-    chosen, found = frames.filter(pa.array(kept)), vectors[kept]
-    names = chosen["video_id"].to_numpy()
-    starts = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(names)])
-    means = [video_descriptor(found[first:last]) for first, last in pairwise([*starts.tolist(), len(names)])]
+    chosen, values = frames.filter(pa.array(kept)), vectors[kept].astype(np.float16).reshape(-1)
     columns = {
         "video_id": chosen["video_id"],
         "second": chosen["timestamp_s"].cast(pa.float32()),
         "hash": chosen["hash"],
-        VECTOR: _lists(found),
+        VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1]),
     }
-    stacked = np.stack(means) if means else np.zeros((0, vectors.shape[1]))
-    videos = {"video_id": pa.array(names[starts], pa.string()), VECTOR: _lists(stacked)}
-    return ShardRows(pa.table(columns), pa.table(videos))
-
-
-def _lists(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
+    return pa.table(columns)
 
 
 class ShardIndex:
     """The descriptors of one shard, compared exactly: the same two searches as `FrameIndex`, in which no video of another
     shard takes a place among the nearest."""
 
-    def __init__(self, rows: ShardRows) -> None:
-        self._rows, self._hashes = rows, HashIndex(rows.frames)
-        self._frame_vectors, self._video_vectors = _unit(rows.frames), _unit(rows.videos)
+    def __init__(self, frames: pa.Table) -> None:
+        """frames: see `index_rows`."""
+        self._frames, self._hashes, self._vectors = (
+            frames,
+            HashIndex(frames),
+            unit(vectors_of(frames).astype(np.float32)),
+        )
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
-        similarities = np.asarray(queries, np.float32) @ self._frame_vectors.T
+        similarities = np.asarray(queries, np.float32) @ self._vectors.T
         nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
         numbers = np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1])
         places = nearest.reshape(-1)
-        found = self._rows.frames.take(pa.array(places))
+        found = self._frames.take(pa.array(places))
         rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
         return pa.table(rows, schema=FOUND_FRAMES)
 
@@ -175,15 +165,6 @@ class ShardIndex:
         """As `FrameIndex.search_hashes`."""
         return self._hashes.search(hashes, k)
 
-    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """As `FrameIndex.search_videos`."""
-        similarities = self._video_vectors @ np.asarray(query, np.float32)
-        nearest = np.argsort(-similarities, kind="stable")[:k]
-        found = self._rows.videos["video_id"].take(pa.array(nearest))
-        return pa.table([found, similarities[nearest]], schema=FOUND_VIDEOS)
-
-
-def _unit(table: pa.Table) -> npt.NDArray[np.float32]:
-    """[N, dims], each row of length 1."""
-    vectors = vectors_of(table).astype(np.float32)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12), np.float32)
+    def video_ids(self) -> list[str]:
+        """As `FrameIndex.video_ids`."""
+        return self._hashes.video_ids()

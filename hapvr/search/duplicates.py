@@ -129,10 +129,8 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
     """Each pair once, where it is likeliest, in order of the ids."""
     best: dict[tuple[str, str], DuplicatePair] = {}
-    for pair in pairs:
-        key = (pair.first, pair.second)
-        if key not in best or (pair.probability, pair.similarity) > (best[key].probability, best[key].similarity):
-            best[key] = pair
+    for pair in sorted(pairs, key=lambda pair: (-pair.probability, -pair.similarity)):
+        best.setdefault((pair.first, pair.second), pair)
     return [best[key] for key in sorted(best)]
 
 
@@ -169,8 +167,13 @@ def group_copies(
     edited = {one for one, seen in less.items() if metadata[one].noise >= NOISY or median(seen) <= -MORE}
     free = set(near)
     members: list[GroupMember] = []
+
+    def order(one: str) -> tuple[bool, int, float, str, str]:
+        left = [similarity for other, similarity in near[one].items() if other in free]
+        return one in edited, -len(left), -sum(left), metadata[one].sha256, one
+
     while free:
-        medoid = min(free, key=lambda one: (one in edited, *_medoid_order(one, near[one], free, metadata[one])))
+        medoid = min(free, key=order)
         copies = _together([other for other in near[medoid] if other in free], medoid, near, metadata, apart)
         free -= {medoid, *copies}
         if copies:
@@ -199,13 +202,6 @@ def _together(
     return sorted(chosen)
 
 
-def _medoid_order(
-    one: str, near: Mapping[str, float], free: set[str], metadata: VideoMetadata
-) -> tuple[int, float, str, str]:
-    left = [similarity for other, similarity in near.items() if other in free]
-    return -len(left), -sum(left), metadata.sha256, one
-
-
 def _group(
     medoid: str,
     copies: Sequence[str],
@@ -220,8 +216,9 @@ def _group(
     spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
     best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
     worse = {one: "" if spoilt[best] else spoilt[one] for one in others}
-    reasons = {one: why or _why(metadata[one], metadata[best], kept=False) for one, why in worse.items()}
-    kept = PURE if worse[others[0]] else _why(metadata[best], metadata[others[0]], kept=True)
+    better = _facts(metadata[best])
+    reasons = {one: why or LATER.format(_facts(metadata[one]), better) for one, why in worse.items()}
+    kept = PURE if worse[others[0]] else FIRST.format(better)
     return [
         GroupMember(
             group=name,
@@ -238,8 +235,9 @@ def _group(
 
 MIXED = "It shows more than the copies have in common: another one is contained in it."
 EDITED = "It is noisy, or shows more than the copies have in common, such as text or a picture in the picture."
-GOOD = "It is as good as the copy to keep, whose path comes first"
 PURE = "It shows only what the copies have in common."
+FIRST = "It comes first by pixels without black bars, then bit rate, then path: {}."
+LATER = "It comes after the copy to keep by pixels without black bars, then bit rate, then path: {} against {}."
 
 
 def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
@@ -250,24 +248,9 @@ def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
     return -width * height, -rate, "" if metadata.path is None else text_of_path(metadata.path)
 
 
-def _why(one: VideoMetadata, other: VideoMetadata, *, kept: bool) -> str:
-    """Why the better of two copies is kept, or why the other one is not."""
-    (pixels, rate, _), (other_pixels, other_rate, _) = _quality(one), _quality(other)
-    if pixels != other_pixels:
-        size = "It has the largest picture" if kept else "Its picture is smaller than that of the copy to keep"
-        return f"{size}: {_pixels(one, other)}."
-    if rate != other_rate:
-        least = "lower than that of the copy to keep, of the same picture size"
-        bits = "highest among the copies of its picture size" if kept else least
-        rates = " against ".join(f"{8e-3 * file.num_bytes / (file.duration_s or 1):.0f}" for file in (one, other))
-        return f"Its bit rate is {bits}: {rates} kbit/s."
-    return f"{'Its path comes first among equally good copies' if kept else GOOD}."
-
-
-def _pixels(one: VideoMetadata, other: VideoMetadata) -> str:
-    shown = " against ".join(" x ".join(map(str, file.content_px)) for file in (one, other))
-    barred = any(file.content != (1.0, 1.0) for file in (one, other))
-    return f"{shown} pixels" + (", without black bars" if barred else "")
+def _facts(file: VideoMetadata) -> str:
+    width, height = file.content_px
+    return f"{width} x {height} pixels, {8e-3 * file.num_bytes / (file.duration_s or 1):.0f} kbit/s"
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:

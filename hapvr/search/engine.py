@@ -1,4 +1,4 @@
-"""One search: a shortlist by frames and whole videos, fine scores of its candidates by the champion's network, and segments
+"""One search: a shortlist by frames, fine scores of its candidates by the champion's network, and segments
 of those that are shown. Each inner picture of a query is searched for like the whole picture.
 
 Fine scores compare the parts of query and candidate that may show the same.
@@ -21,15 +21,15 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
-from hapvr.search.descriptors import ShardIndex, frame_descriptors, video_descriptor
+from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
 from hapvr.search.evidence import evidence_of
 from hapvr.search.hash_index import RADIUS
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 from hapvr.video.hashes import same_pictures
 
-FORMAT = 6
-"""Version of the scores: pairs and matches stored with another version are compared again. 6: runs of frames are evidence."""
+FORMAT = 7
+"""Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 120
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
@@ -40,8 +40,8 @@ FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
 HASH_HITS = 1000
 """Frames of near hashes that a frame of the query gets; those that more videos share say little."""
-VIDEO_CANDIDATES = 33
-"""Videos that are asked for by their mean over time; votes fill the other places."""
+SMALL_COLLECTION = 33
+"""Videos up to which all are compared, whether or not a frame votes for them."""
 WIDER = 5
 """How many times as many hits are asked for where only some videos may be found."""
 TOLERANCE_FRAMES = 1.0
@@ -168,15 +168,13 @@ class SearchEngine:
                 "query: its frames are black, or of one other colour, throughout, so nothing can be found by it",
             )
         some = _spread(rows, REGION_FRAMES)
-        regions = _unit(embedded[some])
+        regions = unit(embedded[some])
         lookups = np.concatenate([vectors[rows], regions.reshape(-1, regions.shape[-1])])
         times = np.concatenate([seconds[rows], np.repeat(seconds[some], regions.shape[1])])
         said = lookups.any(axis=1)  # attention may make nothing of a region
         lookups, times = lookups[said], times[said]
         wider = 1 if allowed is None else WIDER
         hits = self.index.search_frames(lookups, FRAME_HITS * wider)
-        whole = self.index.search_videos(video_descriptor(vectors[kept]), VIDEO_CANDIDATES * wider)
-        names = [name for name in whole["video_id"].to_pylist() if allowed is None or allowed(name)]
         options: dict[str, Any] = {
             "num_videos": self.num_videos,
             "tolerance_s": TOLERANCE_FRAMES / self.scorer.sampling.fps,
@@ -187,7 +185,9 @@ class SearchEngine:
         alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
         hashed = vote_by_hash(alike, seconds[rows], **options)
         num_hashes = int(np.count_nonzero(query.hashes[rows]))
-        united = unite(hashed, voted, names[:VIDEO_CANDIDATES], max_candidates=self.candidates)
+        others = self.index.video_ids() if self.num_videos <= SMALL_COLLECTION else []
+        others = [name for name in others if allowed is None or allowed(name)]
+        united = unite(hashed, voted, others, max_candidates=self.candidates)
         return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(
@@ -276,11 +276,6 @@ class SearchEngine:
 
 def _order(one: ScoredCandidate) -> tuple[float, float, str]:
     return -(one.log_odds or 0.0), -one.similarity, one.video_id
-
-
-def _unit(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Regions [T, R, D], each of unit length; those that attention made nothing of get a length all the same."""
-    return np.asarray(regions / np.linalg.norm(regions, axis=-1, keepdims=True).clip(min=1e-6), np.float32)
 
 
 def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:

@@ -52,6 +52,11 @@ class HashIndex:
             self._orders.append(order)
             self._starts.append(np.searchsorted(part[order], np.arange((1 << PART_BITS) + 1)))
 
+    def video_ids(self) -> list[str]:
+        """Of all frames, each once."""
+        ids: list[str] = self._frames["video_id"].unique().to_pylist()
+        return ids
+
     def search(self, hashes: Hashes, k: int) -> pa.Table:
         """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.
 

@@ -1,24 +1,21 @@
-"""The index of a collection: descriptors of frames and of videos, found by their cosine.
+"""The index of a collection: descriptors of frames, found by their cosine, and their hashes.
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, hash, vector
-<folder>/videos.lance    a row per video: shard, video_id, vector
-<folder>/index.json      which versions of the two belong together, digests of their files, and the shards; written last
+<folder>/index.json      which version of it counts, digests of its files, and the shards; written last
 
-Whoever opens the index sees the versions of one index.json, so a change is seen whole or not at all, and what a killed
+Whoever opens the index sees the version of one index.json, so a change is seen whole or not at all, and what a killed
 writer left is overwritten by the next. Writers follow each other by a lock; in an object store, which has none, a writer
-that comes between two steps of another is noticed by the versions of the tables, and refused.
+that comes between two steps of another is noticed by the version of the table, and refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,25 +25,23 @@ from pydantic import Field
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.search.hash_index import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
-from hapvr.search.vectors import REBUILD, VECTOR, VectorTable
+from hapvr.search.vectors import REBUILD, VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 from hapvr.video.hashes import Hashes
 
-STATE_FILE = "index.json"
+STATE_FILE, TABLE = "index.json", "frames.lance"
 SHARD = pa.field("shard", pa.string(), nullable=False)
 HASH = pa.field("hash", pa.uint64(), nullable=False)
-FOUND_VIDEOS = pa.schema([VIDEO_ID, pa.field("similarity", pa.float32())])
-TABLES = {"frames": (SHARD, VIDEO_ID, SECOND, HASH), "videos": (SHARD, VIDEO_ID)}
 PROBES = 200
-"""Stored frames, and as many videos, that a check of the recall searches for."""
+"""Stored frames that a check of the recall searches for."""
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 MIN_RECALL = 0.9
 """Part of their exact nearest neighbours that must be found; an index below does not serve."""
 
 REFINED = 10
-"""So many times the wanted rows are found by code and compared exactly, for neighbours in a check and for whole videos."""
+"""So many times the wanted rows are found by code and compared exactly in a check."""
 
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
@@ -56,52 +51,26 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
 
 
-class ShardRows(NamedTuple):
-    """What an index takes of a shard. frames: video_id, second, hash and vector of the frames that can be found; videos:
-    video_id and vector of the videos that have such frames."""
-
-    frames: pa.Table
-    videos: pa.Table
-
-
-@dataclass(frozen=True)
-class IndexedShard:
-    """digest: of the descriptors that were taken in; how many videos and frames they gave."""
-
-    digest: str
-    videos: Count
-    frames: Count
-
-
-@dataclass(frozen=True)
-class TableVersions:
-    """Versions of the tables that belong together."""
-
-    frames: Version
-    videos: Version
-
-
 @dataclass(frozen=True, kw_only=True)
 class IndexState:
     """What index.json holds. revision: number of changes so far. dims: of the descriptors. provenance: what they were made
-    with. files: name of each file of the tables, below the folder -> SHA-256. kept: the versions at the last clean-up;
-    earlier ones go with the next."""
+    with. version: of the table. shards: name -> digest of the descriptors that were taken in. files: name of each file of the
+    table, below the folder -> SHA-256."""
 
     revision: Count
     dims: Annotated[int, Field(ge=1, lt=2**31)]
     provenance: dict[str, Any]
-    versions: TableVersions
-    kept: TableVersions
-    shards: dict[str, IndexedShard]
+    version: Version
+    shards: dict[str, str]
     files: dict[str, str]
 
 
 @dataclass(frozen=True)
 class IndexStatus:
-    """What an index holds. revision: number of changes so far. provenance: what the descriptors were made with.
+    """What an index holds. revision: number of changes so far. unindexed_frames: are found too, but compared one by one.
 
-    unindexed_frames: are found too, but compared one by one. parts: of the index over frames; 0 where every frame is
-    compared. fragments: of both tables, files that each search opens.
+    parts: of the index over frames; 0 where every frame is compared. fragments: of the table, files that each search opens.
+    shards: name -> digest of what is indexed of it. digest: SHA-256 of what is indexed, the model and all shards.
     """
 
     revision: int
@@ -111,13 +80,8 @@ class IndexStatus:
     unindexed_frames: int
     parts: int
     fragments: int
-    provenance: dict[str, Any]
-    shards: dict[str, IndexedShard]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what is indexed: the model and the digests of all shards."""
-        return digest_of([self.provenance, {name: entry.digest for name, entry in self.shards.items()}])
+    shards: dict[str, str]
+    digest: str
 
 
 class FrameIndex:
@@ -142,19 +106,15 @@ class FrameIndex:
         settings, root = settings or IndexSettings(), DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            tables = {
-                name: VectorTable.create(root.url_of(f"{name}.lance"), fields, dims=dims, settings=settings)
-                for name, fields in TABLES.items()
-            }
-            versions = TableVersions(**{name: table.version for name, table in tables.items()})
+            columns = (SHARD, VIDEO_ID, SECOND, HASH)
+            table = VectorTable.create(root.url_of(TABLE), columns, dims=dims, settings=settings)
             state = IndexState(
                 revision=0,
                 dims=dims,
                 provenance=dict(provenance),
-                versions=versions,
-                kept=versions,
+                version=table.version,
                 shards={},
-                files=_digests(root, tables, {}),
+                files=_digests(root, table, {}),
             )
             root.write_json(STATE_FILE, asdict(state))
         return FrameIndex(folder, state, settings)
@@ -164,42 +124,44 @@ class FrameIndex:
         """Raises DataError where there is no index, DamagedError for one that cannot be read."""
         return FrameIndex(folder, read_record(DataRoot(folder), STATE_FILE, IndexState), settings or IndexSettings())
 
-    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
+    def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
 
-        frames, videos: as in `ShardRows`. Vectors are fixed-size lists of `dims` floats, of any length but 0. digest: what
-        `status` tells of the shard.
+        frames: video_id, second, hash and vector of the frames that can be found. Vectors are fixed-size lists of `dims`
+        floats, of any length but 0. digest: what `status` tells of the shard.
         """
-        with self._changing() as (tables, shards):
-            for name, rows in (("frames", frames), ("videos", videos)):
-                if shard in shards:
-                    tables[name] = tables[name].delete("shard", [shard])
-                if len(rows):
-                    named = rows.append_column(SHARD, pa.array([shard] * len(rows), pa.string()))
-                    tables[name] = tables[name].append(named.drop_columns([VECTOR]), vectors_of(rows))
-            shards[shard] = IndexedShard(digest, len(videos), len(frames))
+
+        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
+            if shard in shards:
+                table = table.delete("shard", [shard])
+            shards[shard] = digest
+            if not len(frames):
+                return table
+            return table.append(frames.append_column(SHARD, pa.array([shard] * len(frames), pa.string())))
+
+        self._change(change)
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
-        with self._changing() as (tables, shards):
-            if shards.pop(shard, None) is not None:
-                tables |= {name: table.delete("shard", [shard]) for name, table in tables.items()}
+
+        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
+            return table if shards.pop(shard, None) is None else table.delete("shard", [shard])
+
+        self._change(change)
 
     def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
         """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
 
         renamed: digest of a shard's descriptors -> that of those without the videos.
         """
-        with self._changing() as (tables, shards):
-            tables |= {name: table.delete("video_id", video_ids).compact(whole=True) for name, table in tables.items()}
-            rows = {name: Counter(table.columns(["shard"])["shard"].to_pylist()) for name, table in tables.items()}
-            for key, entry in shards.items():
-                shards[key] = IndexedShard(
-                    renamed.get(entry.digest, entry.digest), rows["videos"][key], rows["frames"][key]
-                )
+
+        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
+            shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
+            return table.delete("video_id", video_ids).compact(whole=True)
+
+        self._change(change)
         with self._root.lock("index"):
-            for table in self._tables.values():
-                table.forget_all_versions()
+            self._table.forget_versions(whole=True)
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
@@ -210,46 +172,37 @@ class FrameIndex:
         """
         if not len(queries):
             return FOUND_FRAMES.empty_table()
-        numbers, similarities, found = self._tables["frames"].nearest(queries, k, ["video_id", "second"])
+        numbers, similarities, found = self._table.nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
     def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
         """As `HashIndex.search`; `read_hashes` comes first."""
         return self.read_hashes().search(hashes, k)
 
+    def video_ids(self) -> list[str]:
+        """As `HashIndex.video_ids`."""
+        return self.read_hashes().video_ids()
+
     def read_hashes(self) -> HashIndex:
         """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
         if self._hash_index is None:
-            self._hash_index = HashIndex(self._tables["frames"].columns(["video_id", "second", "hash"]))
+            self._hash_index = HashIndex(self._table.columns(["video_id", "second", "hash"]))
         return self._hash_index
-
-    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest videos, nearest first: video_id and similarity (float32, cosine in [-1, 1]). query: [dims], not
-        zero."""
-        # One look-up costs little, and no votes of others make up for the errors of its codes.
-        _, near, found = self._tables["videos"].nearest(query[None], k, ["video_id"], min_refined=REFINED)
-        return pa.table([found["video_id"], near], schema=FOUND_VIDEOS)
 
     def videos(self) -> dict[str, str]:
         """Video id -> shard of every video."""
-        rows = self._tables["videos"].columns(["video_id", "shard"])
+        rows = self._table.distinct(["video_id", "shard"])
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def optimise(self, *, rebuild: bool = False) -> None:
         """Index rows that are new, where there are enough of them, join small fragments where there are many, and remove
         versions that nobody reads any more.
 
-        rebuild: build the whole index again. What was replaced since the last call stays readable until the next, and for
-        as long as `vectors.KEEP_S`.
+        rebuild: build the whole index again. What was replaced stays readable for as long as `vectors.KEEP_S`.
         """
-        with self._changing() as (tables, _):
-            tables |= {name: table.compact().optimise(rebuild=rebuild) for name, table in tables.items()}
+        self._change(lambda table, _: table.compact().optimise(rebuild=rebuild))
         with self._root.lock("index"):
-            state = read_record(self._root, STATE_FILE, IndexState)
-            for name, table in self._open_tables(state).items():
-                table.forget_versions(before=asdict(state.kept)[name])
-            if state.kept != state.versions:
-                self._root.write_json(STATE_FILE, asdict(replace(state, kept=state.versions)))
+            self._open_table(read_record(self._root, STATE_FILE, IndexState)).forget_versions()
 
     def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
         """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
@@ -273,57 +226,59 @@ class FrameIndex:
         return [] if replaced else wrong
 
     def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
-        """What part of their exact nearest neighbours stored vectors find, in [0, 1]: of frames or videos, whichever is lower.
+        """What part of their exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none.
 
-        probes: how many frames and videos, of each, drawn at random. Every vector is read once. Raises DamagedError where
-        the index cannot be read.
+        probes: how many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read.
         """
-        return min(_recall(table, probes, numpy_rng(seed, name)) for name, table in self._tables.items())
+        table, rows = self._table, len(self._table)
+        if not rows:
+            return 1.0
+        chosen = np.sort(numpy_rng(seed, "frames").choice(rows, size=min(probes, rows), replace=False))
+        queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
+        numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=REFINED)
+        exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
+        least = np.full(len(chosen), np.inf, np.float32)
+        np.minimum.at(least, exact_numbers, exact)
+        # By similarity: rows that are equally near may stand for each other.
+        return int((similarities >= least[numbers] - np.float32(EQUAL)).sum()) / (len(chosen) * nearest)
 
     def shard_digests(self) -> dict[str, str]:
         """Shard -> digest of what is indexed of it."""
-        return {key: entry.digest for key, entry in self._state.shards.items()}
+        return dict(self._state.shards)
 
     def status(self) -> IndexStatus:
         """What the index holds."""
-        frames = self._tables["frames"]
-        rows = len(frames)
-        indexed, parts = frames.index_parts()
+        rows = len(self._table)
+        indexed, parts = self._table.index_parts()
         return IndexStatus(
             revision=self._state.revision,
             dims=self._state.dims,
-            videos=len(self._tables["videos"]),
+            videos=len(self.videos()),
             frames=rows,
             unindexed_frames=rows - indexed if parts else 0,
             parts=parts,
-            fragments=sum(table.fragments for table in self._tables.values()),
-            provenance=dict(self._state.provenance),
-            shards=dict(self._state.shards),
+            fragments=self._table.fragments,
+            shards=self.shard_digests(),
+            digest=digest_of([self._state.provenance, self._state.shards]),
         )
 
     def _take(self, state: IndexState) -> None:
         self._hash_index = None
-        self._tables = self._open_tables(state)
+        self._table = self._open_table(state)
         self._state = state
 
-    def _open_tables(self, state: IndexState) -> dict[str, VectorTable]:
-        return {
-            name: VectorTable.open(self._root.url_of(f"{name}.lance"), version, settings=self._settings)
-            for name, version in asdict(state.versions).items()
-        }
+    def _open_table(self, state: IndexState) -> VectorTable:
+        return VectorTable.open(self._root.url_of(TABLE), state.version, settings=self._settings)
 
-    @contextmanager
-    def _changing(self) -> Iterator[tuple[dict[str, VectorTable], dict[str, IndexedShard]]]:
-        """The tables and shards, to be changed in place; they become the index when the block ends well."""
+    def _change(self, change: Callable[[VectorTable, dict[str, str]], VectorTable]) -> None:
+        """Make what `change` returns the table of the index, with the shards, which it changes in place."""
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
-            tables = {name: table.as_latest() for name, table in self._open_tables(state).items()}
             shards = dict(state.shards)
-            yield tables, shards
-            versions = TableVersions(**{name: table.version for name, table in tables.items()})
-            if (versions, shards) != (state.versions, state.shards):
-                files = _digests(self._root, tables, state.files)
-                state = replace(state, revision=state.revision + 1, versions=versions, shards=shards, files=files)
+            table = change(self._open_table(state).as_latest(), shards)
+            if (table.version, shards) != (state.version, state.shards):
+                files = _digests(self._root, table, state.files)
+                state = replace(state, revision=state.revision + 1, version=table.version, shards=shards, files=files)
                 self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
 
@@ -340,28 +295,7 @@ def digest_of(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
-    """[N, dims], the vectors of a table."""
-    column = rows[VECTOR].combine_chunks()
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
-
-
-def _digests(root: DataRoot, tables: Mapping[str, VectorTable], known: Mapping[str, str]) -> dict[str, str]:
+def _digests(root: DataRoot, table: VectorTable, known: Mapping[str, str]) -> dict[str, str]:
     """Name of each file -> SHA-256; files of these names never change, so those that are known are not read again."""
-    names = [f"{name}.lance/{file}" for name, table in tables.items() for file in table.files()]
+    names = [f"{TABLE}/{file}" for file in table.files()]
     return {name: known.get(name) or root.sha256(name) for name in names}
-
-
-def _recall(table: VectorTable, probes: int, rng: np.random.Generator) -> float:
-    """Part of the exact neighbours of some rows that a search finds; 1 for an empty table."""
-    rows = len(table)
-    if not rows:
-        return 1.0
-    chosen = np.sort(rng.choice(rows, size=min(probes, rows), replace=False))
-    queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
-    numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=REFINED)
-    exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
-    least = np.full(len(chosen), np.inf, np.float32)
-    np.minimum.at(least, exact_numbers, exact)
-    # By similarity: rows that are equally near may stand for each other.
-    return int((similarities >= least[numbers] - np.float32(EQUAL)).sum()) / (len(chosen) * nearest)

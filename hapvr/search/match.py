@@ -192,19 +192,13 @@ class SearchAnswer:
             return ""
         if not self.matches:
             return "nothing found"
+        match, unsure = counts["match"], counts["unsure"]
+        found = "1 video matches" if match == 1 else f"{match} videos match"
         if self.precision is None:
-            return (
-                f"{_videos(counts['match'], 'matches', 'match')}; the others are {CANNOT_SAY}"
-                if counts["match"]
-                else CANNOT_SAY
-            )
-        if counts["match"]:
-            return _videos(counts["match"], "matches", "match") + (
-                f", {counts['unsure']} unsure" * bool(counts["unsure"])
-            )
-        if counts["unsure"]:
-            return f"unsure: {_videos(counts['unsure'], 'may match', 'may match')}"
-        return "probably nothing here"
+            return f"{found}; the others are {CANNOT_SAY}" if match else CANNOT_SAY
+        if match:
+            return f"{found}, {unsure} unsure" if unsure else found
+        return f"unsure: {unsure} video{'s' * (unsure > 1)} may match" if unsure else "probably nothing here"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -271,21 +265,11 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
         if answer.error:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
-            pair = {
+            pair = vars(match) | {
                 "query_id": match.query,
                 "ref_id": match.reference,
-                "score": match.similarity,
-                "rank": match.rank,
-                "similarity": match.similarity,
-                "probability": match.probability,
-                "query_covered": match.query_covered,
                 "ref_covered": match.reference_covered,
-                "mark": match.mark,
-                "marked_by": match.marked_by,
-                "marked_since": match.marked_since,
-                "verdict": match.verdict,
-                "same_file": match.same_file,
-                "inner_picture": match.inner_picture,
+                "score": match.similarity,
                 "model": answer.model,
                 "error": "",
             }
@@ -308,7 +292,3 @@ def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
     """All answers as plain values for JSON."""
     values: list[dict[str, Any]] = TypeAdapter(Sequence[SearchAnswer]).dump_python(answers, mode="json")
     return values
-
-
-def _videos(number: int, one: str, many: str) -> str:
-    return f"1 video {one}" if number == 1 else f"{number} videos {many}"

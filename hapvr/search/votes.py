@@ -58,7 +58,7 @@ class Window:
 class Candidate:
     """A video to be looked at closely.
 
-    votes: of its best window. windows: best first; none if only the whole video hit. num_voting: query frames that vote for
+    votes: of its best window. windows: best first; none where no frame voted. num_voting: query frames that vote for
     the best window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of
     num_asked_hashes, and num_aligned: those of them that agree on an offset.
     """
@@ -130,12 +130,12 @@ def vote_by_hash(hits: pa.Table, times_s: npt.ArrayLike, **options: Any) -> list
 
 
 def unite(
-    hashed: Sequence[Candidate], voted: Sequence[Candidate], whole_videos: Sequence[str], *, max_candidates: int
+    hashed: Sequence[Candidate], voted: Sequence[Candidate], others: Sequence[str], *, max_candidates: int
 ) -> list[Candidate]:
-    """Candidates by hashes, by votes and by whole videos, at most `max_candidates`: one of each list in turn, each video once,
-    with what the first two say of it."""
+    """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in turn, each video once, with what
+    the first two say of it."""
     by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
-    rows = zip_longest(by_hash, by_votes, whole_videos)
+    rows = zip_longest(by_hash, by_votes, others)
     order = dict.fromkeys(name for row in rows for name in row if name is not None)
     return [_joined(name, by_hash.get(name), by_votes.get(name)) for name in list(order)[:max_candidates]]
 

@@ -17,7 +17,7 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, promote, version_tags
 from hapvr.registry.versions import decide as decide_version
-from hapvr.scorer.similarity_model import load_similarity_model
+from hapvr.scorer.bundle import load_similarity_model
 from hapvr.steps.benchmark_features import open_benchmark
 from hapvr.steps.evaluation import SIMILARITIES, TRAINED, StoredScores, definition_digest, stored_similarities
 from hapvr.steps.project import Project

@@ -161,7 +161,7 @@ def videos_of(project: Project, keys: Iterable[str], *, first: Iterable[str] = (
 def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> SearchEngine:
     """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
     description = read_description(bundle)
-    scorer = load_bundle(bundle, device=project.config.device, dtype=project.config.search.dtype)
+    scorer = load_bundle(bundle, device=project.config.device)
     collection = SearchableCollection(
         project.root,
         shard_of,

@@ -180,7 +180,7 @@ def update_index(
                 serving = _named(root, serving, place)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
-            index.replace_shard(key, *searchable(shard), digest=shard.data_digest())
+            index.replace_shard(key, searchable(shard), digest=shard.data_digest())
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
         for key in (key for key in known if key not in finished and key not in awaited):

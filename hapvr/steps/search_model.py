@@ -73,7 +73,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
     import torch
 
     from hapvr.networks.extract import choose_device
-    from hapvr.scorer.similarity_model import load_similarity_model
+    from hapvr.scorer.bundle import load_similarity_model
 
     model, device = load_similarity_model(place), choose_device(project.config.device)
     network = model.network.to(device)

@@ -107,7 +107,7 @@ class Searcher(SearchEngine):
         root, settings = project.root, project.config.search
         current = current_index(root)
         folder = index_bundle(project, current, model)
-        scorer = load_bundle(folder, device=project.config.device, dtype=settings.dtype)
+        scorer = load_bundle(folder, device=project.config.device)
         index = current.open(root, settings)
         index.read_hashes()
         shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)

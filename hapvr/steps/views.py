@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hapvr.data.features import extras_setting

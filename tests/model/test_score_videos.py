@@ -79,14 +79,3 @@ def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, pad
     with torch.inference_mode():
         got = refine_in_strips(comparator, frame)
         torch.testing.assert_close(got, comparator(frame), rtol=0, atol=1e-5)
-
-
-def test_bfloat16_products_keep_the_ranking():
-    """Scores from bfloat16 embeddings are within a hundredth and rank clear cases alike."""
-    network = make_network()
-    videos = [network.embed(video) for video in make_videos([30, 25, 28])]
-    exact = network.score_videos(videos, videos)
-    coarse = [video.bfloat16() for video in videos]
-    got = network.in_dtype(torch.bfloat16).score_videos(coarse, coarse)
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, exact, rtol=0, atol=1e-2)

@@ -9,10 +9,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.bundle import load_bundle, load_similarity_model
 from hapvr.scorer.description import random_weights_warning
 from hapvr.scorer.scorer import VideoScorer
-from hapvr.scorer.similarity_model import load_similarity_model
 
 
 def change(bundle: Path, copy: Path, **values: object) -> Path:

@@ -70,8 +70,7 @@ def test_similarities_are_those_of_torch(
     monkeypatch.setattr("hapvr.scorer.onnx_networks.MAX_REGION_SIMILARITIES", 2**20)
     given = parts(**settings)
     record = write_onnx(tmp_path, **given)
-    assert record["check"]["pairs_of_frames"] == 9
-    assert record["check"]["pairs_of_features"] == 16
+    assert record["check"]["pairs"] == 9 + 16
     assert record["check"]["largest_difference"] < 1e-5
     made, network = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record)), given["network"]
     rng = torch_rng("long")
@@ -122,7 +121,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
     found = scorer.score_pairs(pairs, segments=True)
     assert isinstance(scorer.networks, ONNXNetworks)
     scorer = load_bundle(folder)
-    scorer.networks = load_networks(folder, read_description(folder), device="cpu", dtype="float32")
+    scorer.networks = load_networks(folder, read_description(folder), device="cpu")
     for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
         assert [dataclasses.astuple(part)[:4] for part in one.segments] == [

@@ -16,8 +16,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
     index = FrameIndex.create(folder, DIMS, {"model": "a"}, settings=SMALL)
     for number, shard in enumerate(("a", "b", "c")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
-        index.replace_shard(shard, *rows, digest=shard)
-        exact.replace_shard(shard, *rows)
+        index.replace_shard(shard, rows, digest=shard)
+        exact.replace_shard(shard, rows)
         if shard == "b":
             index.optimise()
     return folder, exact

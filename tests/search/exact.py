@@ -1,10 +1,10 @@
-"""Descriptors for an index, and an exact index in memory, as an oracle: the same two searches as `hapvr.search.index.FrameIndex`."""
+"""Descriptors for an index, and an exact index in memory, as an oracle: the same search as `hapvr.search.index.FrameIndex`."""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.search.index import FOUND_FRAMES, FOUND_VIDEOS, ShardRows
+from hapvr.search.index import FOUND_FRAMES
 from hapvr.search.vectors import VECTOR
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
@@ -19,16 +19,16 @@ class ExactIndex:
     """Compares a query with every row. Takes shards in as `FrameIndex` does."""
 
     def __init__(self) -> None:
-        self.shards: dict[str, ShardRows] = {}
+        self.shards: dict[str, pa.Table] = {}
 
-    def replace_shard(self, shard: str, frames: pa.Table, videos: pa.Table, *, digest: str = "") -> None:
-        self.shards[shard] = ShardRows(frames, videos)
+    def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
+        self.shards[shard] = frames
 
     def delete_shard(self, shard: str) -> None:
         self.shards.pop(shard, None)
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        ids, seconds, similarities = self._compare(queries, "frames")
+        ids, seconds, similarities = self._compare(queries)
         numbers, places = self._nearest(similarities, k)
         rows = [
             numbers,
@@ -38,24 +38,20 @@ class ExactIndex:
         ]
         return pa.table(rows, schema=FOUND_FRAMES)
 
-    def search_videos(self, query: npt.NDArray[np.floating], k: int) -> pa.Table:
-        ids, _, similarities = self._compare(query[None], "videos")
-        numbers, places = self._nearest(similarities, k)
-        return pa.table([[ids[place] for place in places], similarities[numbers, places]], schema=FOUND_VIDEOS)
-
-    def _compare(
-        self, queries: npt.NDArray[np.floating], part: str
-    ) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
+    def _compare(self, queries: npt.NDArray[np.floating]) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
         """Ids and seconds of all rows, and the cosines [Q, N]."""
-        tables = [table for shard in self.shards.values() if len(table := getattr(shard, part))]
+        tables = [table for table in self.shards.values() if len(table)]
         if not tables:
             return [], [], np.zeros((len(queries), 0), np.float32)
         table = pa.concat_tables(tables)
         width = queries.shape[1]
         column = table[VECTOR].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = unit(np.asarray(column, np.float16).astype(np.float64).reshape(-1, width))
-        seconds = table["second"].to_pylist() if "second" in table.column_names else []
-        return table["video_id"].to_pylist(), seconds, (unit(queries) @ vectors.T).astype(np.float32)
+        return (
+            table["video_id"].to_pylist(),
+            table["second"].to_pylist(),
+            (unit(queries) @ vectors.T).astype(np.float32),
+        )
 
     @staticmethod
     def _nearest(similarities: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -73,21 +69,18 @@ def vector_column(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
 
 
-def descriptors(videos: list[str], *, seed: int) -> ShardRows:
-    """Frames that gather around the vector of their video, and those vectors."""
+def descriptors(videos: list[str], *, seed: int) -> pa.Table:
+    """Frames that gather around the vector of their video."""
     rng = numpy_rng(seed, "descriptors")
     centres = unit(rng.standard_normal((len(videos), DIMS)))
     frames = unit(np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS)))
     of_frames = {
-        "video_id": [video for video in videos for _ in range(FRAMES)],
+        "video_id": pa.array([video for video in videos for _ in range(FRAMES)], pa.string()),
         "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
         "hash": rng.integers(1, 2**64, len(frames), dtype=np.uint64),
         VECTOR: vector_column(frames),
     }
-    return ShardRows(
-        pa.table(of_frames),
-        pa.table({"video_id": pa.array(videos, pa.string()), VECTOR: vector_column(centres)}),
-    )
+    return pa.table(of_frames)
 
 
 def vectors_of(table: pa.Table) -> npt.NDArray[np.float32]:

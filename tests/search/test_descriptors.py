@@ -17,7 +17,7 @@ from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSetting
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening
-from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions, video_descriptor
+from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest, stored_network_digest
 from hapvr.video.decode import sample_frames
@@ -68,11 +68,6 @@ def test_descriptors_are_the_network_with_averages_over_regions() -> None:
         lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
     found = frame_descriptors(one.numpy()).vectors @ frame_descriptors(other.numpy()).vectors.T
     np.testing.assert_allclose(found * np.outer(*lengths), exact, atol=1e-5)
-
-
-def test_the_descriptor_of_a_video_is_the_direction_of_its_mean() -> None:
-    vectors = np.array([[1.0, 0, 0], [0, 1, 0], [0, 1, 0]], np.float32)
-    np.testing.assert_allclose(video_descriptor(vectors), np.array([1, 2, 0]) / np.sqrt(5), atol=1e-6)
 
 
 @pytest.mark.parametrize("settings", [NetworkSettings(), TcaSettings(heads=4), VvsSettings()])

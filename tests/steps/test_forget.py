@@ -152,13 +152,18 @@ def traits(project: Project) -> list[bytes]:
 
 
 def answers(project: Project) -> dict[str, object]:
-    """What a search for each other video finds, and all pairs, without VIDEO; how likely that is follows from all candidates."""
+    """What a search for each other video finds, and all pairs, without VIDEO; how likely that is follows from all candidates.
+
+    Which videos the network compares together changes the last digits of similarities.
+    """
     searcher = Searcher.open(project)
     found: dict[str, object] = {}
     for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):
         matches = searcher.search_id(video_id).matches
         found[video_id] = [
-            asdict(one) | {"rank": 0, "probability": None, "verdict": None} for one in matches if one.reference != VIDEO
+            asdict(one) | {"rank": 0, "probability": None, "verdict": None, "similarity": round(one.similarity, 5)}
+            for one in matches
+            if one.reference != VIDEO
         ]
     pairs = duplicate_pairs(project, searcher, min_probability=0.5)
     found["pairs"] = [replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)]

@@ -10,7 +10,7 @@ from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
-from hapvr.search.descriptors import frame_descriptors, video_descriptor
+from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
 from hapvr.steps import search_index
 from hapvr.steps.project import Project
@@ -60,8 +60,6 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
         for number, second in enumerate(np.flatnonzero(found.kept)):  # one frame a second
             times = [hit["second"] for hit in own if hit["query_frame"] == number]
             assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
-        best = index.search_videos(video_descriptor(found.vectors[found.kept]), 3).to_pylist()
-        assert video_id in [row["video_id"] for row in best if row["similarity"] > 0.999]
 
 
 def test_generated_videos_are_no_part_of_the_collection(
@@ -117,7 +115,7 @@ def test_a_shard_that_is_made_again_is_replaced_in_one_version(
     made = update_index(project, model_of(project))
     assert (made.shards["replaced"], made.shards["added"], made.shards["removed"]) == ([key], [], [])
     assert made.status.revision == before.status().revision + 1
-    assert made.status.shards[key].frames < before.status().shards[key].frames
+    assert made.status.frames < before.status().frames
     assert all(made.status.shards[name] == before.status().shards[name] for name in others)
 
 
@@ -151,7 +149,7 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     now = current_index(project.root)
     assert now.place.endswith("index-0008")
     assert made.shards["added"] == [*collection_shards(project.root)[0]]
-    query = np.ones((1, reader.status().dims))
+    query = np.ones((1, reader._state.dims))
     assert len(reader.search_frames(query, 5)) == 5
     shutil.move(folder / "index-0001", tmp_path / "elsewhere")
     (folder / "index-0001").symlink_to(tmp_path / "elsewhere")

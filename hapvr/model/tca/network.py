@@ -43,11 +43,11 @@ class ContextNetwork(FrameVectorNetwork):
             # torch copies the layer, so that several start with equal weights, as the release's do.
             self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
 
-    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
-        mask: bool [..., T], real frames, at least one per video; padding is never attended to. dtype: of the result.
+        mask: bool [..., T], real frames, at least one per video; padding is never attended to.
         """
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
@@ -55,7 +55,7 @@ class ContextNetwork(FrameVectorNetwork):
         frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
         flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
         encoded = self.encode(frames.reshape(-1, *frames.shape[-2:]), flat)
-        return encoded.view(*frames.shape[:-1], 1, self.dims).to(dtype or encoded.dtype)
+        return encoded.view(*frames.shape[:-1], 1, self.dims)
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""

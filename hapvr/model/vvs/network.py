@@ -199,11 +199,11 @@ class VvsNetwork(FrameVectorNetwork):
             if settings.topic_guidance:
                 self.topic = TopicGuidance(settings.topic)
 
-    def embed(self, features: Tensor, *, mask: Mask = None, dtype: torch.dtype | None = None) -> Tensor:
+    def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
-        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. dtype:
-        of the result. Returns [..., T, 1, D], 0 at padding.
+        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T].
+        Returns [..., T, 1, D], 0 at padding.
         """
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
@@ -213,8 +213,7 @@ class VvsNetwork(FrameVectorNetwork):
             if self.needs_extras:
                 regions, pooled, _ = split_extras(regions, extras_dims=self.extras_dims)
             vectors[number, :length] = self.frame_vectors(regions, pooled)
-        shaped = vectors.reshape(*features.shape[:-2], 1, self.dims)
-        return shaped if dtype is None else shaped.to(dtype)
+        return vectors.reshape(*features.shape[:-2], 1, self.dims)
 
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
