@@ -39,7 +39,7 @@ class ProgressLog(Logger):
         if not validation and now - self._last < REPORT_EVERY_S and step + 1 < self._steps:
             return
         self._last = now
-        names = ("loss/total", "learning_rate")
+        names = ("loss/total", "learning_rate", "clips_per_s")
         shown = validation or {name: values[name] for name in names if name in values}
         listed = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
         self.message(f"step {step + 1}/{self._steps}: {listed}")

@@ -27,10 +27,10 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
-from hapvr.train.batch import Batch, BatchSource
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource
 from hapvr.train.cached_views import CachedViews
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
-from hapvr.train.family import StepOutput, gather_of
+from hapvr.train.family import gather_of
 from hapvr.train.run_folder import (
     CHECKPOINTS,
     NETWORK,
@@ -62,7 +62,7 @@ class Trainer:
 
     data: digests of what it reads; a checkpoint of other data is refused. validate: network -> metrics, of which
     "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first
-    step; its loggers get losses, learning rate and validation. Raises DataError for unusable data.
+    step; its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for unusable data.
     """
 
     def __init__(
@@ -114,6 +114,10 @@ class Trainer:
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
+            if (found := self._source.sampler.batch_videos) != settings.batch_videos:
+                messages.append(
+                    f"batches hold {found} videos, as there are no more; train.batch_videos is {settings.batch_videos}"
+                )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
@@ -122,13 +126,13 @@ class Trainer:
             self._started = time.monotonic()
             for step in range(first_step, settings.steps):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                total, terms = self._step(step, items)
+                values = self._step(step, items)
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    losses = {
-                        f"loss/{name}": float(value.detach()) for name, value in {"total": total, **terms}.items()
-                    }
-                    self._log(step, losses | {"learning_rate": rate})
+                    clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
+                    speed = clips / (time.monotonic() - self._started)
+                    numbers = {name: float(value) for name, value in values.items()}
+                    self._log(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -201,8 +205,8 @@ class Trainer:
         )
         return iter(loader)
 
-    def _step(self, step: int, items: Iterator[Any]) -> StepOutput:
-        """Change the weights once; returns what the loss was."""
+    def _step(self, step: int, items: Iterator[Any]) -> dict[str, Tensor]:
+        """Change the weights once; returns the losses and the norm of the gradient, [] each."""
         batch: Batch = self._fabric.to_device(self._source.finish(next(items)))
         total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
         if not torch.isfinite(total):
@@ -211,10 +215,14 @@ class Trainer:
                 f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
         self._fabric.backward(total)
+        norm = self._fabric.clip_gradients(  # only measures it
+            self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
+        )
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        return total, terms
+        losses = {f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()}
+        return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         for logger in self._loggers:

@@ -44,6 +44,11 @@ def run(
     ).fit()
 
 
+def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    """History without what depends on how long things take."""
+    return [{name: value for name, value in line.items() if name != "clips_per_s"} for line in history]
+
+
 def with_train(project: Project, **changes: object) -> Config:
     """The project's configuration with other training settings."""
     return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})

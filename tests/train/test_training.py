@@ -20,7 +20,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, tracker_of, training_shards
 from hapvr.train.families import build_optimizer, build_scheduler
 from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_history
-from tests.train.runs import run, same_weights, with_train
+from tests.train.runs import run, same_weights, with_train, without_times
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_training_goes_on_from_the_newest_good_checkpoint(
     again = run(small_project, cut)
     assert again.first_step == 4
     assert same_weights(whole, cut)
-    assert read_history(whole) == read_history(cut)
+    assert without_times(read_history(whole)) == without_times(read_history(cut))
     assert [path.name for path in sorted((cut / CHECKPOINTS).iterdir())] == ["step-00000004.pt", "step-00000008.pt"]
 
 
