@@ -93,14 +93,13 @@ def load_networks(folder: Path, description: Description, *, device: str) -> Tor
     except ValidationError as error:
         raise DamagedError(f"{folder / SCORER_FILE} is damaged ({explain(error)}); {HINT}") from error
     try:
-        state = load_file(folder / BACKBONE_FILE)
         whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
         backbone = load_backbone(config)
-        backbone.network.load_state_dict(state)
+        backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise DamagedError(f"model: backbone or whitening of {folder} is damaged ({error}); {HINT}") from error
     for part, digest, wanted in (
-        ("backbone", state_sha256(state), identity.sha256),
+        ("backbone", state_sha256(backbone.network.state_dict()), identity.sha256),
         ("whitening", whitening.sha256, description.whitening),
     ):
         if digest != wanted:

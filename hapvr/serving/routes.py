@@ -87,11 +87,10 @@ class Service:
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
         self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
-        self.ticket = (
-            "" if token_file is None else secrets.token_hex()
-        )  # for pictures and videos, until the service ends
+        # lets browsers load pictures and videos, until the service ends
+        self.ticket = "" if token_file is None else secrets.token_hex()
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
-        self.uploads = Path()  # where files that are sent lie
+        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
 
