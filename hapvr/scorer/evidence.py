@@ -17,7 +17,7 @@ from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
 Feature = Literal["similarity", "frame_run", "num_pictures", "votes", "whole_picture"]
-"""What is known of a candidate, see `hapvr.search.evidence`."""
+"""What is known of a candidate, see `hapvr.search.engine.evidence_of`."""
 FEATURES: tuple[Feature, ...] = get_args(Feature)
 TYPICAL: dict[Feature, float] = {
     "similarity": 1.0,

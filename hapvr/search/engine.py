@@ -6,10 +6,12 @@ Fine scores compare the parts of query and candidate that may show the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +19,12 @@ import numpy.typing as npt
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
-from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.evidence import FEATURES, EvidenceModel
+from hapvr.scorer.logistic import Floats
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
-from hapvr.search.evidence import evidence_of
 from hapvr.search.hash_index import RADIUS
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
@@ -66,14 +68,6 @@ class Pair:
     reference: Rows
 
 
-class Compared(NamedTuple):
-    """What the parts of a candidate have in common with the query, see `ScoredCandidate`."""
-
-    similarity: float
-    frame_run: float
-    num_pictures: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
     """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one, the
@@ -83,9 +77,9 @@ class ScoredCandidate:
     number of the query's view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
 
     video_id: str
-    similarity: float
-    frame_run: float
-    num_pictures: int
+    similarity: float = -math.inf
+    frame_run: float = -math.inf
+    num_pictures: int = 0
     pairs: tuple[Pair, ...]
     num_frames: int
     seconds: float
@@ -160,8 +154,8 @@ class SearchEngine:
         """
         embedded = self.scorer.networks.vectors(query.regions)
         described = frame_descriptors(embedded, blank=self.blank)
-        vectors, kept, seconds = described.vectors, described.kept, np.asarray(query.clock.times_s)
-        rows = _spread(np.flatnonzero(kept), QUERY_FRAMES)
+        vectors, seconds = described.vectors, np.asarray(query.clock.times_s)
+        rows = _spread(np.flatnonzero(described.kept), QUERY_FRAMES)
         if not len(rows):
             raise VideoError(
                 "no_picture",
@@ -199,42 +193,46 @@ class SearchEngine:
         Raises VideoError `timeout` where the deadline passes before the last is scored.
         """
         fps, videos = self.scorer.sampling.fps, self.collection
-        scores: list[ScoredCandidate] = []
+        scored: dict[str, ScoredCandidate] = {}
         lost: dict[str, str] = {}
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-            chosen = candidates[start : start + CANDIDATES_AT_ONCE]
-            times: dict[str, Sequence[float]] = {}
-            pairs: dict[str, tuple[Pair, ...]] = {}
             parts: list[tuple[Rows, str, EmbeddedVideo]] = []
-            for candidate in chosen:
+            for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
                 name = candidate.video_id
                 try:
-                    times[name] = videos.times(name)
-                    asked = pairs_of(candidate, times[name], query=query, fps=fps)
-                    read = [videos.read(name, times[name], *pair.reference) for pair in asked]
+                    times = videos.times(name)
+                    pairs = pairs_of(candidate, times, query=query, fps=fps)
+                    read = [videos.read(name, times, *pair.reference) for pair in pairs]
                 except DataError as error:
                     lost[name] = str(error)
                     continue
-                pairs[name] = tuple(asked)
                 embedded = [self.scorer.embed(one, deadline) for one in read]
-                parts += [(pair.query, name, one) for pair, one in zip(asked, embedded, strict=True)]
-            compared = self._compared(query, parts, deadline)
-            scores += [
-                ScoredCandidate(
-                    video_id=one.video_id,
-                    **compared[one.video_id]._asdict(),
-                    pairs=pairs[one.video_id],
-                    num_frames=len(times[one.video_id]),
-                    seconds=times[one.video_id][-1] + 1 / fps,
-                    candidate=one,
+                parts += [(pair.query, name, one) for pair, one in zip(pairs, embedded, strict=True)]
+                scored[name] = ScoredCandidate(
+                    video_id=name,
+                    pairs=tuple(pairs),
+                    num_frames=len(times),
+                    seconds=times[-1] + 1 / fps,
+                    candidate=candidate,
                     view=number,
                 )
-                for one in chosen
-                if one.video_id in pairs
-            ]
+            for rows, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
+                found, shown = list(group), query.part(*rows)
+                compared = self.scorer.comparisons(shown, [part for *_, part in found], deadline)
+                for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
+                    if len(part) < len(shown):
+                        similarity = max(similarity, self.scorer.similarity(part, shown, deadline))
+                    best, pictures = scored[name], same_pictures(shown.hashes, part.hashes, radius=RADIUS)
+                    scored[name] = replace(
+                        best,
+                        similarity=max(similarity, best.similarity),
+                        frame_run=max(best_run(matrix), best.frame_run),
+                        num_pictures=max(pictures, best.num_pictures),
+                    )
+        scores = list(scored.values())
         if self.evidence is not None:
-            found = self.evidence.log_odds(evidence_of(scores))
-            scores = [replace(one, log_odds=value) for one, value in zip(scores, found.tolist(), strict=True)]
+            odds = self.evidence.log_odds(evidence_of(scores)).tolist()
+            scores = [replace(one, log_odds=value) for one, value in zip(scores, odds, strict=True)]
         return sorted(scores, key=_order), lost
 
     def probability(self, candidate: ScoredCandidate, *, prior: float | None = None) -> float | None:
@@ -242,26 +240,6 @@ class SearchEngine:
         if self.evidence is None or candidate.log_odds is None:
             return None
         return self.evidence.probability(candidate.log_odds, prior=prior)
-
-    def _compared(
-        self, query: EmbeddedVideo, parts: Sequence[tuple[Rows, str, EmbeddedVideo]], deadline: Deadline
-    ) -> dict[str, Compared]:
-        """The most that is found of each video. parts: rows of the query, id of the video and what is compared of it."""
-        most: dict[str, Compared] = {}
-        for rows, found in groupby(sorted(parts, key=lambda part: part[0]), key=lambda part: part[0]):
-            group, shown = list(found), query.part(*rows)
-            compared = self.scorer.comparisons(shown, [part for *_, part in group], deadline)
-            for (_, name, part), (similarity, matrix) in zip(group, compared, strict=True):
-                if len(part) < len(shown):
-                    similarity = max(similarity, self.scorer.similarity(part, shown, deadline))
-                one = Compared(similarity, best_run(matrix), same_pictures(shown.hashes, part.hashes, radius=RADIUS))
-                best = most.get(name, one)
-                most[name] = Compared(
-                    max(one.similarity, best.similarity),
-                    max(one.frame_run, best.frame_run),
-                    max(one.num_pictures, best.num_pictures),
-                )
-        return most
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
@@ -272,6 +250,19 @@ class SearchEngine:
             reference = self.scorer.embed(self.collection.read(score.video_id, times, *rows), deadline)
             found += self.scorer.matching_segments(query, reference, deadline)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
+
+
+def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
+    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
+
+    Numbers of pictures, and votes at the best offset, are log(1 + x), since twenty seconds are a small share of an hour.
+    whole_picture: 1, or 0 where an inner picture of the query was compared.
+    """
+    rows = [
+        (one.similarity, one.frame_run, math.log1p(one.num_pictures), math.log1p(one.candidate.votes), one.view == 0)
+        for one in candidates
+    ]
+    return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
 
 
 def _order(one: ScoredCandidate) -> tuple[float, float, str]:

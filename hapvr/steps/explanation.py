@@ -10,8 +10,7 @@ from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.inner_pictures import IN_A_PART
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
-from hapvr.search.engine import ScoredCandidate
-from hapvr.search.evidence import evidence_of
+from hapvr.search.engine import ScoredCandidate, evidence_of
 from hapvr.search.match import Query, chance, times
 from hapvr.steps.searcher import Searcher, SearchOptions
 

@@ -32,8 +32,7 @@ from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHO
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
-from hapvr.search.engine import ScoredCandidate, SearchEngine
-from hapvr.search.evidence import evidence_of
+from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
 from hapvr.search.match import thin
 from hapvr.seeding import numpy_rng
 from hapvr.steps.frames import open_frames
