@@ -103,17 +103,31 @@ def vote(
     weighted = _strongest(weighted, HITS_PER_VIDEO, "query_frame", "video")
     if allowed is not None:
         weighted = _take(weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]])
-    once, peaks = _peaks(weighted, tolerance_s=tolerance_s)
+    # Bins are twice the tolerance wide and overlap by half, so that some bin holds any offsets that differ by the tolerance.
+    twice = _take(weighted, np.tile(np.arange(len(weighted["weight"])), 2))
+    twice["shift"] = np.repeat([0.0, 0.5], len(weighted["weight"]))
+    twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
+    once = _strongest(twice, 1, "video", "shift", "bin", "time")
+    peaks = _starts(once, "video", "shift", "bin")
+    video_of, votes = once["video"][peaks], np.add.reduceat(once["weight"], peaks)
     best = np.zeros(len(names))
-    np.maximum.at(best, peaks["video"], peaks["votes"])
+    np.maximum.at(best, video_of, votes)
     chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
-    windows = _windows(_take(peaks, np.isin(peaks["video"], chosen)), once, asked_s=np.unique(times))
+    found: dict[int, list[Window]] = {video: [] for video in chosen}
+    lasts, asked_s = np.append(peaks[1:], len(once["weight"])), np.unique(times)
+    order = np.lexsort((once["bin"][peaks], once["shift"][peaks], -votes))
+    for peak in order[np.isin(video_of[order], chosen)]:
+        windows = found[int(video_of[peak])]
+        if len(windows) < MAX_WINDOWS:
+            window = _window(_take(once, slice(peaks[peak], lasts[peak])), float(votes[peak]), asked_s)
+            if not any(_within(window, better) for better in windows):
+                windows.append(window)
     return [
         Candidate(
             video_id=names[video],
             votes=float(best[video]),
-            windows=windows[video],
-            num_voting=windows[video][0].num_frames,
+            windows=tuple(found[video]),
+            num_voting=found[video][0].num_frames,
         )
         for video in chosen
     ]
@@ -135,17 +149,15 @@ def unite(
     """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in turn, each video once, with what
     the first two say of it."""
     by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
-    rows = zip_longest(by_hash, by_votes, others)
-    order = dict.fromkeys(name for row in rows for name in row if name is not None)
-    return [_joined(name, by_hash.get(name), by_votes.get(name)) for name in list(order)[:max_candidates]]
-
-
-def _joined(video_id: str, hashed: Candidate | None, voted: Candidate | None) -> Candidate:
-    nothing = Candidate(video_id=video_id, votes=0.0, windows=())
-    hashed, voted = hashed or nothing, voted or nothing
-    more = hashed.windows[: 1 if voted.windows else MAX_WINDOWS]
-    windows = (*(one for one in more if not any(_within(one, better) for better in voted.windows)), *voted.windows)
-    return replace(voted, windows=windows, num_hashed=hashed.num_hashed, num_aligned=hashed.num_aligned)
+    order = dict.fromkeys(name for row in zip_longest(by_hash, by_votes, others) for name in row if name is not None)
+    united: list[Candidate] = []
+    for name in list(order)[:max_candidates]:
+        nothing = Candidate(video_id=name, votes=0.0, windows=())
+        near, one = by_hash.get(name, nothing), by_votes.get(name, nothing)
+        more = near.windows[: 1 if one.windows else MAX_WINDOWS]
+        windows = (*(window for window in more if not any(_within(window, best) for best in one.windows)), *one.windows)
+        united.append(replace(one, windows=windows, num_hashed=near.num_hashed, num_aligned=near.num_aligned))
+    return united
 
 
 def _weighted(
@@ -175,64 +187,34 @@ def _weighted(
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
-def _peaks(weighted: Table, *, tolerance_s: float) -> tuple[Table, Table]:
-    """Votes ordered by bin of offsets and time, and the bins: their sums, numbers and first rows. Bins are twice the
-    tolerance wide and overlap by half, so that some bin holds any set of offsets that differ by the tolerance."""
-    count = len(weighted["weight"])
-    twice = _take(weighted, np.tile(np.arange(count), 2)) | {"shift": np.repeat([0.0, 0.5], count)}
-    twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
-    once = _strongest(twice, 1, "video", "shift", "bin", "time")
-    starts = _starts(once, "video", "shift", "bin")
-    return once, _take({name: once[name] for name in ("video", "shift", "bin")}, starts) | {
-        "votes": np.add.reduceat(once["weight"], starts),
-        "num_frames": np.diff(starts, append=len(once["weight"])),
-        "start": starts,
-    }
+def _window(rows: Table, votes: float, asked_s: npt.NDArray[np.float64]) -> Window:
+    """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame without one.
 
-
-def _windows(peaks: Table, once: Table, *, asked_s: npt.NDArray[np.float64]) -> dict[int, tuple[Window, ...]]:
-    """The best windows of each video that do not lie within a better one. asked_s: when looked-up query frames are shown."""
-    found: dict[int, tuple[Window, ...]] = {}
-    for row in np.lexsort((peaks["bin"], peaks["shift"], -peaks["votes"])):
-        video = int(peaks["video"][row])
-        windows = found.setdefault(video, ())
-        if len(windows) == MAX_WINDOWS:
-            continue
-        rows = slice(peaks["start"][row], peaks["start"][row] + peaks["num_frames"][row])
-        times, seconds = once["time"][rows], once["second"][rows]
-        first, last = _dense(np.searchsorted(asked_s, times), once["weight"][rows])
-        window = Window(
-            query_start_s=float(times[first]),
-            query_end_s=float(times[last]),
-            reference_start_s=float(seconds[first : last + 1].min()),
-            reference_end_s=float(seconds[first : last + 1].max()),
-            votes=float(peaks["votes"][row]),
-            num_frames=int(peaks["num_frames"][row]),
-        )
-        if not any(_within(window, better) for better in windows):
-            found[video] = (*windows, window)
-    return found
-
-
-def _dense(places: npt.NDArray[np.intp], weights: npt.NDArray[np.float64]) -> tuple[int, int]:
-    """First and last vote of the stretch with the most votes, less GAP_COST mean votes for each place without one.
-
-    places: of the votes among the looked-up frames, rising.
+    rows: of the bin, in order of time. asked_s: when looked-up query frames are shown.
     """
-    cost = GAP_COST * float(weights.mean())
-    best, total, start, stretch = -np.inf, 0.0, 0, (0, 0)
-    for number, weight in enumerate(weights.tolist()):
-        total -= cost * (int(places[number] - places[number - 1]) - 1) if number else 0.0
+    times, seconds, weights = rows["time"], rows["second"], rows["weight"]
+    places, cost = np.searchsorted(asked_s, times), GAP_COST * float(weights.mean())
+    gaps = np.diff(places, prepend=places[0] - 1) - 1
+    most, total, start, first, last = -np.inf, 0.0, 0, 0, 0
+    for number, (weight, gap) in enumerate(zip(weights.tolist(), gaps.tolist(), strict=True)):
+        total -= cost * gap
         if total <= 0:
             total, start = 0.0, number
         total += weight
-        if total > best:
-            best, stretch = total, (start, number)
-    return stretch
+        if total > most:
+            most, first, last = total, start, number
+    return Window(
+        query_start_s=float(times[first]),
+        query_end_s=float(times[last]),
+        reference_start_s=float(seconds[first : last + 1].min()),
+        reference_end_s=float(seconds[first : last + 1].max()),
+        votes=votes,
+        num_frames=len(times),
+    )
 
 
-def _take(table: Table, rows: npt.NDArray[Any]) -> Table:
-    """Some rows, by a mask or by their places."""
+def _take(table: Table, rows: npt.NDArray[Any] | slice) -> Table:
+    """Some rows, by a mask, by their places or as a slice."""
     return {name: column[rows] for name, column in table.items()}
 
 
