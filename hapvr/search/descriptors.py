@@ -21,7 +21,6 @@ from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
 from hapvr.search.hash_index import FOUND_FRAMES, HashIndex
 from hapvr.search.vectors import VECTOR, vectors_of
-from hapvr.video.hashes import Hashes
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
@@ -56,16 +55,12 @@ class FrameDescriptors:
 
 
 def frame_descriptors(
-    regions: npt.NDArray[np.floating],
-    *,
-    blank: npt.NDArray[np.float32] | None = None,
-    max_frozen_similarity: float = MAX_FROZEN_SIMILARITY,
+    regions: npt.NDArray[np.floating], *, blank: npt.NDArray[np.float32] | None = None
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order.
 
     regions: [T, R, D], an embedding as `Networks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
-    None: such frames are not told from others. max_frozen_similarity: cosine with the last frame that can be found, above
-    which a frame is frozen.
+    None: such frames are not told from others.
     """
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
@@ -74,7 +69,7 @@ def frame_descriptors(
         reasons[(vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY] = BLANK
     last = None
     for place in np.flatnonzero(reasons == ""):
-        if last is not None and float(vectors[last] @ vectors[place]) > max_frozen_similarity:
+        if last is not None and float(vectors[last] @ vectors[place]) > MAX_FROZEN_SIMILARITY:
             reasons[place] = FROZEN
         else:
             last = place
@@ -139,17 +134,14 @@ def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.ND
     return pa.table(columns)
 
 
-class ShardIndex:
-    """The descriptors of one shard, compared exactly: the same two searches as `FrameIndex`, in which no video of another
-    shard takes a place among the nearest."""
+class ShardIndex(HashIndex):
+    """The descriptors and hashes of one shard, compared exactly: the same two searches as `FrameIndex`, in which no video of
+    another shard takes a place among the nearest."""
 
     def __init__(self, frames: pa.Table) -> None:
         """frames: see `index_rows`."""
-        self._frames, self._hashes, self._vectors = (
-            frames,
-            HashIndex(frames),
-            unit(vectors_of(frames).astype(np.float32)),
-        )
+        super().__init__(frames)
+        self._vectors = unit(vectors_of(frames).astype(np.float32))
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
@@ -160,11 +152,3 @@ class ShardIndex:
         found = self._frames.take(pa.array(places))
         rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
         return pa.table(rows, schema=FOUND_FRAMES)
-
-    def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
-        """As `FrameIndex.search_hashes`."""
-        return self._hashes.search(hashes, k)
-
-    def video_ids(self) -> list[str]:
-        """As `FrameIndex.video_ids`."""
-        return self._hashes.video_ids()

@@ -57,7 +57,7 @@ class HashIndex:
         ids: list[str] = self._frames["video_id"].unique().to_pylist()
         return ids
 
-    def search(self, hashes: Hashes, k: int) -> pa.Table:
+    def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
         """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.
 
         Returns the columns of FOUND_FRAMES, with similarities above 0, 1 for the same hash.

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,6 @@ EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
 
 Record = TypeVar("Record")
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Version = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +55,10 @@ class IndexState:
     with. version: of the table. shards: name -> digest of the descriptors that were taken in. files: name of each file of the
     table, below the folder -> SHA-256."""
 
-    revision: Count
+    revision: Annotated[int, Field(ge=0, lt=2**63)]
     dims: Annotated[int, Field(ge=1, lt=2**31)]
     provenance: dict[str, Any]
-    version: Version
+    version: Annotated[int, Field(ge=1, lt=2**63)]
     shards: dict[str, str]
     files: dict[str, str]
 
@@ -89,25 +87,23 @@ class FrameIndex:
 
     _hash_index: HashIndex | None
 
-    def __init__(self, folder: str | Path, state: IndexState, settings: IndexSettings) -> None:
-        """For `create` and `open`."""
-        self._root = DataRoot(folder)
-        self._settings = settings
-        self._take(state)
+    def __init__(self, folder: str | Path, settings: IndexSettings) -> None:
+        """As `open`."""
+        self._root, self._settings = DataRoot(folder), settings
+        self._take(read_record(self._root, STATE_FILE, IndexState))
 
     @staticmethod
-    def create(
-        folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings | None = None
-    ) -> FrameIndex:
+    def create(folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings) -> FrameIndex:
         """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
 
         Raises DataError where the folder cannot be written.
         """
-        settings, root = settings or IndexSettings(), DataRoot(folder)
+        root = DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            columns = (SHARD, VIDEO_ID, SECOND, HASH)
-            table = VectorTable.create(root.url_of(TABLE), columns, dims=dims, settings=settings)
+            table = VectorTable.create(
+                root.url_of(TABLE), (SHARD, VIDEO_ID, SECOND, HASH), dims=dims, settings=settings
+            )
             state = IndexState(
                 revision=0,
                 dims=dims,
@@ -117,12 +113,12 @@ class FrameIndex:
                 files=_digests(root, table, {}),
             )
             root.write_json(STATE_FILE, asdict(state))
-        return FrameIndex(folder, state, settings)
+        return FrameIndex(folder, settings)
 
     @staticmethod
-    def open(folder: str | Path, *, settings: IndexSettings | None = None) -> FrameIndex:
+    def open(folder: str | Path, *, settings: IndexSettings) -> FrameIndex:
         """Raises DataError where there is no index, DamagedError for one that cannot be read."""
-        return FrameIndex(folder, read_record(DataRoot(folder), STATE_FILE, IndexState), settings or IndexSettings())
+        return FrameIndex(folder, settings)
 
     def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
@@ -143,11 +139,7 @@ class FrameIndex:
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
-
-        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
-            return table if shards.pop(shard, None) is None else table.delete("shard", [shard])
-
-        self._change(change)
+        self._change(lambda table, shards: table if shards.pop(shard, None) is None else table.delete("shard", [shard]))
 
     def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
         """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
@@ -159,9 +151,7 @@ class FrameIndex:
             shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
             return table.delete("video_id", video_ids).compact(whole=True)
 
-        self._change(change)
-        with self._root.lock("index"):
-            self._table.forget_versions(whole=True)
+        self._change(change, forget_versions="all")
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
@@ -176,8 +166,8 @@ class FrameIndex:
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
     def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
-        """As `HashIndex.search`; `read_hashes` comes first."""
-        return self.read_hashes().search(hashes, k)
+        """As `HashIndex.search_hashes`."""
+        return self.read_hashes().search_hashes(hashes, k)
 
     def video_ids(self) -> list[str]:
         """As `HashIndex.video_ids`."""
@@ -200,9 +190,7 @@ class FrameIndex:
 
         rebuild: build the whole index again. What was replaced stays readable for as long as `vectors.KEEP_S`.
         """
-        self._change(lambda table, _: table.compact().optimise(rebuild=rebuild))
-        with self._root.lock("index"):
-            self._open_table(read_record(self._root, STATE_FILE, IndexState)).forget_versions()
+        self._change(lambda table, _: table.compact().optimise(rebuild=rebuild), forget_versions="old")
 
     def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
         """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
@@ -211,9 +199,7 @@ class FrameIndex:
         """
         passed, wrong = set() if passed is None else passed, []
         for name, digest in self._state.files.items():
-            if until():
-                break
-            if digest in passed:
+            if digest in passed or until():
                 continue
             found = self._root.sha256(name) if self._root.exists(name) else ""
             if found == digest:
@@ -270,8 +256,16 @@ class FrameIndex:
     def _open_table(self, state: IndexState) -> VectorTable:
         return VectorTable.open(self._root.url_of(TABLE), state.version, settings=self._settings)
 
-    def _change(self, change: Callable[[VectorTable, dict[str, str]], VectorTable]) -> None:
-        """Make what `change` returns the table of the index, with the shards, which it changes in place."""
+    def _change(
+        self,
+        change: Callable[[VectorTable, dict[str, str]], VectorTable],
+        *,
+        forget_versions: Literal["none", "old", "all"] = "none",
+    ) -> None:
+        """Make what `change` returns the table of the index, with the shards, which it changes in place.
+
+        forget_versions: of the table, afterwards: the old ones, which nobody reads any more, or all but the last.
+        """
         with self._root.lock("index"):
             state = read_record(self._root, STATE_FILE, IndexState)
             shards = dict(state.shards)
@@ -281,6 +275,8 @@ class FrameIndex:
                 state = replace(state, revision=state.revision + 1, version=table.version, shards=shards, files=files)
                 self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
+            if forget_versions != "none":
+                self._table.forget_versions(whole=forget_versions == "all")
 
 
 def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:

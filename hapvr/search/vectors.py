@@ -97,10 +97,10 @@ class VectorTable:
         return self
 
     def _next(self, dataset: Any, before: int) -> VectorTable:
-        """The table after one change. Raises DataError if another writer changed it in between: without a common lock, as
-        in an object store, nothing else shows that."""
+        """The table after one change; an error where another writer changed it in between: without a common lock, as in an
+        object store, nothing else shows that."""
         if dataset.version > before + 1:
-            raise _other_writer(str(dataset.uri))
+            raise OSError("conflict: there is a version of another writer")
         return VectorTable(dataset, self._settings)
 
     def append(self, rows: pa.Table) -> VectorTable:
@@ -257,16 +257,18 @@ class VectorTable:
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
             if rebuild or not parts or parts >= MAX_PARTS:
-                self._build(max(1, min(rows // LIST_ROWS, MAX_LISTS)))
+                options = {
+                    "metric": METRIC,
+                    "replace": True,
+                    "sample_rate": SAMPLE_RATE,
+                    "num_bits": settings.code_bits,
+                }
+                lists = max(1, min(rows // LIST_ROWS, MAX_LISTS))
+                self._dataset.create_index(VECTOR, "IVF_RQ", num_partitions=lists, **options)
             elif rows - indexed > MAX_NEW_RATE * rows:
                 self._dataset.optimize.optimize_indices(num_indices_to_merge=0)
             after = VectorTable.open(self._dataset.uri, None, settings=settings)
             return self._next(after._dataset, before)
-
-    def _build(self, num_lists: int) -> None:
-        options = {"metric": METRIC, "replace": True, "num_partitions": num_lists, "sample_rate": SAMPLE_RATE}
-        options["num_bits"] = self._settings.code_bits
-        self._dataset.create_index(VECTOR, "IVF_RQ", **options)
 
     def forget_versions(self, *, whole: bool = False) -> None:
         """Remove versions before the last, and their files, but for those that were made within `KEEP_S`.
@@ -297,14 +299,10 @@ def _naming_damage(place: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
         if "conflict" in str(error).lower():
-            raise _other_writer(place) from error
+            raise DataError(
+                f"search: another process changed {place} at the same time; run this again when that one has ended"
+            ) from error
         raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {REBUILD}") from error
-
-
-def _other_writer(place: str) -> DataError:
-    return DataError(
-        f"search: another process changed {place} at the same time; run this again when that one has ended"
-    )
 
 
 def _storage_options(place: str) -> dict[str, str] | None:

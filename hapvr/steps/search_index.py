@@ -79,7 +79,7 @@ def make_descriptors(
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
             embedded = model.embed(regions)
-            found = frame_descriptors(embedded, blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY)
+            found = frame_descriptors(embedded, blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
             yield VideoEntry(row, frame_columns(video_id, timestamps_s, *columns), len(regions))

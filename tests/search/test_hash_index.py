@@ -31,7 +31,7 @@ def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
     frames = pa.table(
         {"video_id": [f"v{row}" for row in range(300)], "second": np.zeros(300, np.float32), "hash": stored}
     )
-    found = HashIndex(frames).search(asked, k)
+    found = HashIndex(frames).search_hashes(asked, k)
     away = distances(asked[:, None], stored[None])
     for query in range(20):
         near: list[int] = (
@@ -47,4 +47,4 @@ def test_an_index_without_frames_finds_nothing() -> None:
     empty = pa.table(
         {"video_id": pa.array([], pa.string()), "second": pa.array([], pa.float32()), "hash": pa.array([], pa.uint64())}
     )
-    assert len(HashIndex(empty).search(hashes_of(0, 3), 5)) == 0
+    assert len(HashIndex(empty).search_hashes(hashes_of(0, 3), 5)) == 0
