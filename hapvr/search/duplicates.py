@@ -75,8 +75,11 @@ class DuplicatePair:
 
     @property
     def kind(self) -> Kind:
-        shared = self.frame_similarity > 0 or self.mark == "match"
-        return kind_of(self.first_covered, self.second_covered) if shared else "same_incident"
+        """What the two are to each other, by the parts of them that the other one shows."""
+        less, more = sorted((self.first_covered, self.second_covered))
+        if more == 0 or (self.frame_similarity <= 0 and self.mark != "match"):
+            return "same_incident"
+        return "copy" if less >= COVERED else "contained" if more >= COVERED else "overlap"
 
     @property
     def same_file(self) -> bool:
@@ -102,15 +105,6 @@ class GroupMember:
     reason: str
     probability: float
     metadata: VideoMetadata
-
-
-def kind_of(first_covered: float, second_covered: float) -> Kind:
-    """What two videos are to each other, by the parts of them that the other one shows."""
-    if min(first_covered, second_covered) >= COVERED:
-        return "copy"
-    if max(first_covered, second_covered) >= COVERED:
-        return "contained"
-    return "overlap" if max(first_covered, second_covered) > 0 else "same_incident"
 
 
 def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
@@ -150,83 +144,67 @@ def group_copies(
     one of highest frame similarities, then of the smallest content digest. So the same pairs give the same groups in whatever
     order they come.
     """
-    near: dict[str, dict[str, float]] = defaultdict(dict)
+    near: dict[str, dict[str, DuplicatePair]] = defaultdict(dict)
     contained: dict[str, set[str]] = defaultdict(set)
-    less: dict[str, list[float]] = defaultdict(list)
-    scores: dict[frozenset[str], float] = {}
     for pair in pairs:
         if pair.kind == "copy":
-            near[pair.first][pair.second] = near[pair.second][pair.first] = pair.frame_similarity
-            scores[frozenset((pair.first, pair.second))] = pair.probability
-            less[pair.first].append(pair.asymmetry)
-            less[pair.second].append(-pair.asymmetry)
+            near[pair.first][pair.second] = near[pair.second][pair.first] = pair
         elif pair.kind == "contained":
             whole_first = pair.first_covered >= COVERED
             inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
             contained[around].add(inside)
-    edited = {one for one, seen in less.items() if metadata[one].noise >= NOISY or median(seen) <= -MORE}
-    free = set(near)
-    members: list[GroupMember] = []
+
+    def shows_more(one: str) -> bool:
+        return median(pair.asymmetry * (1 if one == pair.first else -1) for pair in near[one].values()) <= -MORE
+
+    edited = {one for one in near if metadata[one].noise >= NOISY or shows_more(one)}
+    free, members = set(near), list[GroupMember]()
 
     def order(one: str) -> tuple[bool, int, float, str, str]:
-        left = [similarity for other, similarity in near[one].items() if other in free]
+        left = [pair.frame_similarity for other, pair in near[one].items() if other in free]
         return one in edited, -len(left), -sum(left), metadata[one].sha256, one
 
     while free:
         medoid = min(free, key=order)
-        copies = _together([other for other in near[medoid] if other in free], medoid, near, metadata, apart)
+        like = {other: pair.frame_similarity for other, pair in near[medoid].items()}
+        copies: list[str] = []
+        for one in sorted(like.keys() & free, key=lambda one: (-like[one], metadata[one].sha256, one)):
+            # One that is more similar to another video than to the medoid, and a copy of none of the group's, belongs to that
+            # one: a picture in a picture does not tie the copies of both together.
+            nearest = max(pair.frame_similarity for pair in near[one].values())
+            elsewhere = copies and near[one].keys().isdisjoint(copies) and nearest > like[one]
+            if not elsewhere and not any(apart(one, other) for other in copies):
+                copies.append(one)
         free -= {medoid, *copies}
         if copies:
-            chances = {one: scores[frozenset((one, medoid))] for one in copies}
-            members += _group(medoid, copies, chances, metadata, contained, edited)
+            chances = {medoid: 1.0} | {one: near[medoid][one].probability for one in copies}
+            members += _group(medoid, chances, metadata, contained, edited)
     return members
-
-
-def _together(
-    copies: Sequence[str],
-    medoid: str,
-    near: Mapping[str, Mapping[str, float]],
-    metadata: Mapping[str, VideoMetadata],
-    apart: Callable[[str, str], bool],
-) -> list[str]:
-    """Those copies of a medoid that may stand in one group, sorted; of two that may not, the more similar one.
-
-    One that is more similar to another video than to the medoid, and a copy of none of the group's, belongs to that one: a
-    picture in a picture does not tie the copies of both together.
-    """
-    chosen: list[str] = []
-    for one in sorted(copies, key=lambda one: (-near[medoid][one], metadata[one].sha256, one)):
-        elsewhere = chosen and near[one].keys().isdisjoint(chosen) and max(near[one].values()) > near[medoid][one]
-        if not elsewhere and not any(apart(one, other) for other in chosen):
-            chosen.append(one)
-    return sorted(chosen)
 
 
 def _group(
     medoid: str,
-    copies: Sequence[str],
     chances: Mapping[str, float],
     metadata: Mapping[str, VideoMetadata],
     contained: Mapping[str, set[str]],
     edited: Collection[str],
 ) -> list[GroupMember]:
-    ids = [medoid, *copies]
-    name = min(metadata[one].sha256 for one in ids)[:GROUP_DIGITS]
-    spoilt = {one: EDITED if one in edited else "" for one in ids}
-    spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
-    best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
-    worse = {one: "" if spoilt[best] else spoilt[one] for one in others}
-    better = _facts(metadata[best])
+    """The members of a group, by id with the probability that they match its medoid; the copy to keep comes first."""
+    name = min(metadata[one].sha256 for one in chances)[:GROUP_DIGITS]
+    spoilt = {one: EDITED if one in edited else "" for one in chances}
+    spoilt |= {one: MIXED for one in chances if not contained.get(one, set()).isdisjoint(chances)}
+    best, *others = sorted(chances, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
+    better, worse = _facts(metadata[best]), {one: "" if spoilt[best] else spoilt[one] for one in others}
     reasons = {one: why or LATER.format(_facts(metadata[one]), better) for one, why in worse.items()}
-    kept = PURE if worse[others[0]] else FIRST.format(better)
+    reasons[best] = PURE if worse[others[0]] else FIRST.format(better)
     return [
         GroupMember(
             group=name,
             video_id=one,
             medoid=one == medoid,
             keep=one == best,
-            reason=reasons.get(one, kept),
-            probability=chances.get(one, 1.0),
+            reason=reasons[one],
+            probability=chances[one],
             metadata=metadata[one],
         )
         for one in (best, *others)
