@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from hapvr.scorer.calibration import Verdict
     from hapvr.search.duplicates import DuplicatePair, GroupMember
-    from hapvr.search.labelling import Pair
+    from hapvr.search.marks import Pair
     from hapvr.search.match import Match, Query, SearchAnswer
     from hapvr.steps.searcher import Searcher
 
@@ -278,7 +278,7 @@ def _check_out(out: Path | None) -> None:
 def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
     """Write rows as a table, or pairs as tasks of Label Studio, by the suffix."""
     from hapvr.files import write_atomic
-    from hapvr.search.labelling import label_studio_tasks
+    from hapvr.search.marks import label_studio_tasks
     from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:

@@ -2,18 +2,20 @@
 
 marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a lock
 
-They travel as CSV, a line per pair. Other columns, as a labelling tool writes them, are passed over.
+They travel as CSV, a line per pair. Other columns, as a labelling tool writes them, are passed over. Pairs to be judged
+become tasks of Label Studio: JSON to import there, whose export as CSV is what `hapvr pairs import` reads.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
 import pyarrow.compute as pc
 
@@ -24,12 +26,15 @@ from hapvr.files import file_sha256, require_regular, write_atomic
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
 from hapvr.tables import write_csv
+from hapvr.video.sources import text_of_path
 
 PLACE = "marks/pairs.json"
 LOCAL_USER = "local user"
 """Who marks pairs on the command line, and in a service without tokens."""
 
 Verdict = Literal["match", "not_a_match"]
+Pair = tuple[str, str, str | None, float | None]
+"""Ids, or the file of a query; verdict of a search; probability of a match, None where nobody knows."""
 
 NEEDED = ("first", "second", "verdict")
 COLUMNS = (*NEEDED, "first_name", "second_name", "since", "by")
@@ -220,14 +225,28 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
 def _mark(root: DataRoot, row: dict[str, str]) -> Mark:
     """The mark of a line. Raises as `mark_of` does, and ValueError."""
     one, other, said = (row[name] for name in NEEDED)
-    verdict = VERDICTS.get(said.strip().lower().replace("-", " ").replace("_", " "))
-    if verdict is None:
+    if (verdict := VERDICTS.get(re.sub("[-_]", " ", said.strip().lower()))) is None:
         raise ValueError(f"the verdict is {said!r:.80}; wanted {' or '.join(VERDICTS)}")
-    since, by = row.get("since", ""), row.get("by") or LOCAL_USER
-    if since:
+    if since := row.get("since", ""):
         datetime.fromisoformat(since)
     names = (row.get("first_name") or one, row.get("second_name") or other)
-    return mark_of(root, one, other, verdict, names=names, since=since, by=by)
+    return mark_of(root, one, other, verdict, names=names, since=since, by=row.get("by") or LOCAL_USER)
+
+
+def label_studio_tasks(pairs: Iterable[Pair], path_of: Callable[[str], Path | None]) -> list[dict[str, Any]]:
+    """A task for each pair of which both videos have a file, as it serves them with / as the root of local files. It proposes
+    a verdict unless that is unsure."""
+    tasks = []
+    for first, second, verdict, probability in pairs:
+        paths = {"first_video": path_of(first), "second_video": path_of(second)}
+        videos = {name: f"/data/local-files/?d={quote(text_of_path(path)[1:])}" for name, path in paths.items() if path}
+        choice = {"from_name": "verdict", "to_name": "second", "type": "choices"}
+        said = {"match": "match", "no match": "not a match"}.get(verdict or "")
+        predictions = [{"score": probability, "result": [choice | {"value": {"choices": [said]}}]}]
+        if len(videos) == len(paths):
+            task = {"data": {"first": first, "second": second, **videos}}
+            tasks.append(task | {"predictions": predictions} if said else task)
+    return tasks
 
 
 def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:
