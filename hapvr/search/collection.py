@@ -160,15 +160,9 @@ class CollectionMetadata:
         if row is None:
             # imported features have no files; the id then stands for the content
             return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())
-        return VideoMetadata(
-            path=path_of_text(row["path"]),
-            sha256=row["sha256"],
-            num_bytes=row["num_bytes"],
-            duration_s=row["duration_s"],
-            width_px=row["width_px"] or 0,
-            height_px=row["height_px"] or 0,
-            codec=row["codec"] or "",
-        )
+        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
+        known = {name: row[name] for name in names if row[name] is not None}
+        return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **known)
 
 
 class SearchableCollection:
@@ -195,11 +189,9 @@ class SearchableCollection:
             return FeatureFile(shard, extras=extras)
 
         self._opened = opened
-        for key in self.shards():
-            found = Shard(root, STAGE, key).provenance()
-            if found is not None:  # the first one found stands for all until they are read
-                require(found.settings)
-                break
+        made = (Shard(root, STAGE, key).provenance() for key in self.shards())
+        if (first := next((found for found in made if found is not None), None)) is not None:
+            require(first.settings)  # it stands for all until they are read
 
     def video_ids(self, key: str | None = None) -> list[str]:
         """All videos that can be found, sorted; with `key`, those of one shard."""

@@ -32,27 +32,13 @@ CANNOT_SAY = "unsure: ranked by similarity only, since the model was fitted on n
 
 SCHEMA = pa.schema(
     [
-        ("query_id", pa.string()),
-        ("ref_id", pa.string()),
-        ("query_start", pa.float64()),
-        ("query_end", pa.float64()),
-        ("ref_start", pa.float64()),
-        ("ref_end", pa.float64()),
-        ("score", pa.float64()),
+        *((name, pa.string()) for name in ("query_id", "ref_id")),
+        *((name, pa.float64()) for name in ("query_start", "query_end", "ref_start", "ref_end", "score")),
         ("rank", pa.int64()),
-        ("similarity", pa.float64()),
-        ("probability", pa.float64()),
-        ("query_covered", pa.float64()),
-        ("ref_covered", pa.float64()),
-        ("offset", pa.float64()),
-        ("mark", pa.string()),
-        ("marked_by", pa.string()),
-        ("marked_since", pa.string()),
-        ("verdict", pa.string()),
-        ("same_file", pa.bool_()),
-        ("inner_picture", pa.bool_()),
-        ("model", pa.string()),
-        ("error", pa.string()),
+        *((name, pa.float64()) for name in ("similarity", "probability", "query_covered", "ref_covered", "offset")),
+        *((name, pa.string()) for name in ("mark", "marked_by", "marked_since", "verdict")),
+        *((name, pa.bool_()) for name in ("same_file", "inner_picture")),
+        *((name, pa.string()) for name in ("model", "error")),
     ]
 )
 """Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment; then there are no times."""
