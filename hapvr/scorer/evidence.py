@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +16,26 @@ from hapvr.scorer.calibration import MIN_PAIRS, Count
 from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
-Feature = Literal["similarity", "frame_run", "num_pictures", "votes", "whole_picture"]
-"""What is known of a candidate, see `hapvr.search.engine.evidence_of`."""
-FEATURES: tuple[Feature, ...] = get_args(Feature)
-TYPICAL: dict[Feature, float] = {
-    "similarity": 1.0,
-    "frame_run": 6.4,
-    "num_pictures": 2.2,
-    "votes": 6.5,
-    "whole_picture": 0.7,
-}
+TYPICAL = {"similarity": 1.0, "frame_run": 6.4, "num_pictures": 2.2, "votes": 6.5, "whole_picture": 0.7}
 """Weights to which a fit is drawn: those of 561 uploads of 44 videos that `bench.quality` made (validation, EfficientNet-Lite0).
 A collection's own edits are easier and fewer than what people upload."""
+FEATURES = tuple(TYPICAL)
+"""What is known of a candidate, see `hapvr.search.engine.evidence_of`."""
 PENALTY = 100.0
 """How strongly, see `fit_logistic`."""
 
-RELATIVE: tuple[Feature, ...] = ("similarity", "frame_run", "votes")
+RELATIVE = ("similarity", "frame_run", "votes")
 """What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries look like everything."""
+_PLACES = [FEATURES.index(name) for name in RELATIVE]
 FEW = 6
 ROUNDS = 3
-"""How often the views that say most are chosen by the weights fitted before."""
+"""How often the views that say most of each candidate are chosen by the weights fitted before."""
 FOLDS = 5
 MIN_GROUPS = FOLDS
 """Groups of queries below which a model would say more than the data does."""
 
 
-def _complete(weights: Mapping[Feature, float]) -> Mapping[Feature, float]:
+def _complete(weights: Mapping[str, float]) -> Mapping[str, float]:
     if tuple(weights) != FEATURES:
         raise ValueError(f"wanted weights of {', '.join(FEATURES)}, in this order")
     return weights
@@ -60,7 +54,7 @@ class EvidenceModel:
     num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
     """
 
-    weights: Annotated[Mapping[Feature, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
+    weights: Annotated[Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
     intercept: FiniteFloat
     usual: Levels
     most: Levels
@@ -109,10 +103,12 @@ def fit_evidence(
     reached = np.array([np.sort(view, axis=0)[-min(FEW, len(view))] for view in others if len(view)])
     usual, most = tuple(reached.mean(axis=0).tolist()), tuple(reached.max(axis=0).tolist())
     relative = [np.stack([_relative(view, usual, most) for view in found]) for found, _ in searches]
-    target, typical = is_match.astype(np.float64), np.array([TYPICAL[name] for name in FEATURES])
+    target, typical = is_match.astype(np.float64), np.array(list(TYPICAL.values()))
     weights = typical
     for _ in range(ROUNDS):
-        features = np.concatenate([_best_views(found, weights) for found in relative])
+        best = [np.nan_to_num(found @ weights, nan=-np.inf).argmax(axis=0) for found in relative]
+        rows = [found[view, np.arange(len(view))] for found, view in zip(relative, best, strict=True)]
+        features = np.concatenate(rows)
         weights, intercept = fit_logistic(features, target, penalty=PENALTY, towards=typical)
     fold = np.repeat([number_of[name] % FOLDS for name in groups], [len(found) for _, found in searches])
     predicted = np.zeros(len(target))
@@ -134,9 +130,6 @@ def fit_evidence(
     )
 
 
-_PLACES = [FEATURES.index(name) for name in RELATIVE]
-
-
 def _known(features: Floats) -> Floats:
     """Those of RELATIVE, of the candidates that a view found."""
     return np.asarray(features[~np.isnan(features).any(axis=1)][:, _PLACES], np.float64)
@@ -148,9 +141,3 @@ def _relative(features: Floats, usual: Sequence[float], most: Sequence[float]) -
     reached = np.sort(known, axis=0)[-FEW] if len(known) >= FEW else np.asarray(usual)
     relative[:, _PLACES] -= np.minimum(reached, most)
     return relative
-
-
-def _best_views(relative: Floats, weights: Floats) -> Floats:
-    """[N, F], of features [V, N, F] those of the view that says most."""
-    said = np.nan_to_num(relative @ weights, nan=-np.inf)
-    return np.asarray(relative[said.argmax(axis=0), np.arange(relative.shape[1])], np.float64)

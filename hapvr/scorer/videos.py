@@ -72,8 +72,6 @@ class SampledFeatures:
 
 
 Outcome = SampledFeatures | VideoError
-
-
 WantedFile = tuple[FileState, bool]
 """A file as it is now, and whether its inner pictures are asked for."""
 
@@ -93,11 +91,8 @@ class VideoReader:
         sampling: SamplingConfig,
         computing: ComputeLock,
     ) -> None:
-        self._embed = embed
-        self._crop_px = crop_px
-        self._sampling = sampling
-        self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
-        self._computing = computing
+        self._embed, self._crop_px, self._sampling = embed, crop_px, sampling
+        self._decoding, self._computing = threading.BoundedSemaphore(MAX_DECODING_REQUESTS), computing
         self._cached: OrderedDict[WantedFile, SampledFeatures] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -165,7 +160,10 @@ class VideoReader:
                     outcomes[path] = error
                 else:
                     outcomes[path] = found
-                    self._keep(missing[path], found)
+                    with self._guard:
+                        self._cached[missing[path]] = found
+                        while sum(kept.num_bytes for kept in self._cached.values()) > CACHE_BYTES:
+                            self._cached.popitem(last=False)
         return outcomes
 
     def features(
@@ -194,12 +192,6 @@ class VideoReader:
                 self._cached.move_to_end(states[path])
         return found
 
-    def _keep(self, state: WantedFile, features: SampledFeatures) -> None:
-        with self._guard:
-            self._cached[state] = features
-            while sum(kept.num_bytes for kept in self._cached.values()) > CACHE_BYTES:
-                self._cached.popitem(last=False)
-
 
 @dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
@@ -226,25 +218,24 @@ class RequestVideos(contextlib.ExitStack):
         if name not in self._held:
             # what failed is not tried again, and the group before makes room
             self._held = {held: outcome for held, outcome in self._held.items() if isinstance(outcome, VideoError)}
-            start = self.names.index(name)
-            self._read([one for one in self.names[start : start + GROUP] if one not in self._held])
+            start, paths = self.names.index(name), dict[str, Path]()
+            for one in self.names[start : start + GROUP]:
+                try:
+                    if one not in self._held:
+                        paths[one] = self._local(one)
+                except VideoError as error:
+                    self._held[one] = error
+            outcomes = self.reader.read(
+                list(paths.values()), limits=self.limits, deadline=self.deadline, inner=self.inner
+            )
+            for one, path in paths.items():
+                self._held[one] = outcomes[path]
+                if path.is_relative_to(self._folder):
+                    path.unlink(missing_ok=True)
         found = self._held[name]
         if isinstance(found, VideoError):
             raise VideoError(found.reason, str(found))
         return found
-
-    def _read(self, names: list[str]) -> None:
-        paths: dict[str, Path] = {}
-        for name in names:
-            try:
-                paths[name] = self._local(name)
-            except VideoError as error:
-                self._held[name] = error
-        outcomes = self.reader.read(list(paths.values()), limits=self.limits, deadline=self.deadline, inner=self.inner)
-        for name, path in paths.items():
-            self._held[name] = outcomes[path]
-            if path.is_relative_to(self._folder):
-                path.unlink(missing_ok=True)
 
     def _local(self, name: str) -> Path:
         if "://" not in name:

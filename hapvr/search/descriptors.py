@@ -19,7 +19,7 @@ from hapvr.data.shards import Shard
 from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
 from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
-from hapvr.search.hash_index import FOUND_FRAMES, HashIndex
+from hapvr.search.index import FOUND_FRAMES, HashIndex
 from hapvr.search.vectors import VECTOR, vectors_of
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
@@ -27,17 +27,10 @@ INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 
 BLANK = "blank"
 FROZEN = "frozen"
-LEVELS = (0, 128, 255)
-GREYS = (16, 32, 64, 192)
-"""Together the values of red, green and blue of the pictures of one colour."""
-
 MAX_FROZEN_SIMILARITY = 0.999
 """Cosine with the last frame that can be found; a frame above it stands still and is not indexed."""
 MAX_BLANK_SIMILARITY = 0.9
 """Maximum similarity with a picture of one colour; a frame above it is blank."""
-
-SHORTEST = 1e-12
-"""Length below which a vector has no direction."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 
 def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Vectors [..., D], each of unit length; those without a direction stay as short as they are."""
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=SHORTEST), np.float32)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), np.float32)
 
 
 def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
@@ -91,7 +84,7 @@ def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
 
     `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of `frame_descriptors`.
     """
-    colours = [*itertools.product(LEVELS, repeat=3), *((grey, grey, grey) for grey in GREYS)]
+    colours = [*itertools.product((0, 128, 255), repeat=3), *((grey,) * 3 for grey in (16, 32, 64, 192))]
     values = np.array(colours, np.uint8)[:, :, None, None]
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))
 
@@ -135,7 +128,7 @@ def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.ND
 
 
 class ShardIndex(HashIndex):
-    """The descriptors and hashes of one shard, compared exactly: the same two searches as `FrameIndex`, in which no video of
+    """The descriptors and hashes of one shard, compared exactly: the same searches as `FrameIndex`, in which no video of
     another shard takes a place among the nearest."""
 
     def __init__(self, frames: pa.Table) -> None:
@@ -152,3 +145,7 @@ class ShardIndex(HashIndex):
         found = self._frames.take(pa.array(places))
         rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
         return pa.table(rows, schema=FOUND_FRAMES)
+
+    def read_hashes(self) -> HashIndex:
+        """As `FrameIndex.read_hashes`."""
+        return self

@@ -25,8 +25,7 @@ from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
-from hapvr.search.hash_index import RADIUS
-from hapvr.search.index import FrameIndex
+from hapvr.search.index import RADIUS, FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 from hapvr.video.hashes import same_pictures
 
@@ -58,6 +57,10 @@ PART_FRAMES = 8
 
 Rows = tuple[int, int]
 """First and last + 1 of some frames."""
+Allowed = Callable[[str], bool] | None
+"""Which videos may be found, by id; None: all."""
+Lost = dict[str, str]
+"""Videos that have no scores, as their features are gone: id -> reason."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +108,11 @@ class SearchEngine:
     evidence: EvidenceModel | None = None
 
     def find(
-        self,
-        views: Sequence[EmbeddedVideo],
-        *,
-        allowed: Callable[[str], bool] | None = None,
-        deadline: Deadline = NEVER,
-    ) -> tuple[list[ScoredCandidate], dict[str, str]]:
-        """Candidates of all views of a query, the likeliest first, each by the view that says most for it, and as `score` why
-        others have none.
+        self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
+    ) -> tuple[list[ScoredCandidate], Lost]:
+        """Candidates of all views of a query, the likeliest first, each by the view that says most for it.
 
-        views: of `VideoScorer.views`. allowed, and errors: as of `shortlist`, where no view says anything, and of `score`.
+        views: of `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does.
         """
         scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
@@ -123,16 +121,10 @@ class SearchEngine:
         return list(best.values()), lost
 
     def score_views(
-        self,
-        views: Sequence[EmbeddedVideo],
-        *,
-        allowed: Callable[[str], bool] | None = None,
-        deadline: Deadline = NEVER,
-    ) -> tuple[list[list[ScoredCandidate]], dict[str, str]]:
+        self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
+    ) -> tuple[list[list[ScoredCandidate]], Lost]:
         """The candidates of each view of a query, none of one that says nothing; else as `find`."""
-        scored: list[list[ScoredCandidate]] = []
-        lost: dict[str, str] = {}
-        refused: list[VideoError] = []
+        scored, lost, refused = list[list[ScoredCandidate]](), Lost(), list[VideoError]()
         for number, view in enumerate(views):
             try:
                 found, missing = self.score(view, self.shortlist(view, allowed=allowed), deadline, number=number)
@@ -147,11 +139,8 @@ class SearchEngine:
             raise refused[0]
         return scored, lost
 
-    def shortlist(self, query: EmbeddedVideo, *, allowed: Callable[[str], bool] | None = None) -> list[Candidate]:
-        """Candidates, the most promising first. allowed: which videos may be found; None: all.
-
-        Raises VideoError `no_picture` where no frame of the query says anything.
-        """
+    def shortlist(self, query: EmbeddedVideo, *, allowed: Allowed = None) -> list[Candidate]:
+        """Candidates, the most promising first. Raises VideoError `no_picture` where no frame of the query says anything."""
         embedded = self.scorer.networks.vectors(query.regions)
         described = frame_descriptors(embedded, blank=self.blank)
         vectors, seconds = described.vectors, np.asarray(query.clock.times_s)
@@ -176,25 +165,23 @@ class SearchEngine:
             "allowed": allowed,
         }
         voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
-        alike = self.index.search_hashes(query.hashes[rows], HASH_HITS)
-        hashed = vote_by_hash(alike, seconds[rows], **options)
+        hashes = self.index.read_hashes()
+        hashed = vote_by_hash(hashes.search(query.hashes[rows], HASH_HITS), seconds[rows], **options)
         num_hashes = int(np.count_nonzero(query.hashes[rows]))
-        others = self.index.video_ids() if self.num_videos <= SMALL_COLLECTION else []
+        others = hashes.video_ids() if self.num_videos <= SMALL_COLLECTION else []
         others = [name for name in others if allowed is None or allowed(name)]
         united = unite(hashed, voted, others, max_candidates=self.candidates)
         return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(
         self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER, *, number: int = 0
-    ) -> tuple[list[ScoredCandidate], dict[str, str]]:
-        """Fine scores of candidates, the likeliest first, and why others have none: video id -> reason. number: of the view.
+    ) -> tuple[list[ScoredCandidate], Lost]:
+        """Fine scores of candidates, the likeliest first; features may be gone since they were indexed. number: of the view.
 
-        A candidate has none if its features are gone, which happens to videos that were removed after they were indexed.
         Raises VideoError `timeout` where the deadline passes before the last is scored.
         """
         fps, videos = self.scorer.sampling.fps, self.collection
-        scored: dict[str, ScoredCandidate] = {}
-        lost: dict[str, str] = {}
+        scored, lost = dict[str, ScoredCandidate](), Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
             parts: list[tuple[Rows, str, EmbeddedVideo]] = []
             for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:

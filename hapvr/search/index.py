@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -24,27 +25,41 @@ from pydantic import Field
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
-from hapvr.search.hash_index import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
 from hapvr.search.vectors import REBUILD, VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
-from hapvr.video.hashes import Hashes
+from hapvr.video.hashes import NO_HASH, Hashes, distances
 
 STATE_FILE, TABLE = "index.json", "frames.lance"
-SHARD = pa.field("shard", pa.string(), nullable=False)
-HASH = pa.field("hash", pa.uint64(), nullable=False)
-PROBES = 200
-"""Stored frames that a check of the recall searches for."""
+SHARD, VIDEO_ID = (pa.field(name, pa.string(), nullable=False) for name in ("shard", "video_id"))
+SECOND, HASH = pa.field("second", pa.float32(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
+FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
+"""What look-ups of frames give: the number of the query frame, and a frame of a video."""
+
 NEIGHBOURS = 10
 """Neighbours by which recall is measured."""
 MIN_RECALL = 0.9
 """Part of their exact nearest neighbours that must be found; an index below does not serve."""
-
-REFINED = 10
-"""So many times the wanted rows are found by code and compared exactly in a check."""
-
 EQUAL = 1e-3
 """Difference of cosines that half precision does not tell apart."""
+
+RADIUS = 10
+"""Bits by which two frames of one picture may differ. Of real clips, one of 70,000 pairs of frames of two videos
+is as near, and these show one scene."""
+PARTS = 4
+PART_BITS = 16
+MAX_COMPARED = 1 << 22
+"""Comparisons in memory together."""
+
+_NEAR = np.array(
+    [
+        sum(1 << bit for bit in bits)
+        for count in range(RADIUS // PARTS + 1)
+        for bits in combinations(range(PART_BITS), count)
+    ],
+    np.uint16,
+)
+"""What turns a part into all parts that differ in few enough bits."""
 
 Record = TypeVar("Record")
 
@@ -80,6 +95,56 @@ class IndexStatus:
     fragments: int
     shards: dict[str, str]
     digest: str
+
+
+class HashIndex:
+    """The hashes of some frames, looked up exactly by Hamming distance. Any thread may search it.
+
+    Multi-index hashing (Norouzi, Punjani and Fleet, "Fast search in Hamming space with multi-index hashing", CVPR 2012): of two
+    hashes that differ in at most RADIUS bits, one of four parts differs in at most a quarter of that, so that only frames with
+    such a part are compared.
+    """
+
+    def __init__(self, frames: pa.Table) -> None:
+        """frames: columns video_id, second and hash; those without a hash are never found."""
+        hashes = frames["hash"].to_numpy()
+        self._frames, self._hashes = frames.select(["video_id", "second"]), hashes
+        self._orders, self._starts = [], []
+        for part in _parts(hashes):
+            order = np.argsort(part, kind="stable").astype(np.int32)
+            self._orders.append(order)
+            self._starts.append(np.searchsorted(part[order], np.arange((1 << PART_BITS) + 1)))
+
+    def video_ids(self) -> list[str]:
+        """Of all frames, each once."""
+        return list(self._frames["video_id"].unique().to_pylist())
+
+    def search(self, hashes: Hashes, k: int) -> pa.Table:
+        """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.
+
+        Returns the columns of FOUND_FRAMES, with similarities above 0, 1 for the same hash.
+        """
+        asked = np.flatnonzero(hashes != NO_HASH)
+        places = [np.zeros(0, np.int64)]
+        for part, order, starts in zip(_parts(hashes[asked]), self._orders, self._starts, strict=True):
+            near = (part[:, None] ^ _NEAR).astype(np.int64)
+            first, count = starts[near], starts[near + 1] - starts[near]
+            batch = np.cumsum(count.sum(axis=1)) // MAX_COMPARED
+            for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(batch)) + 1):
+                lengths = count[some].ravel()
+                within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+                rows = order[np.repeat(first[some].ravel(), lengths) + within]
+                numbers = np.repeat(asked[some], count[some].sum(axis=1))
+                same = distances(self._hashes[rows], hashes[numbers]) <= RADIUS
+                places.append(numbers[same] * len(self._hashes) + rows[same])
+        # equal parts are found more than once
+        query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
+        bits = distances(self._hashes[row], hashes[query])
+        best = np.lexsort((bits, query))
+        best = best[np.arange(len(best)) - np.searchsorted(query, query) < k]
+        found = self._frames.take(pa.array(row[best]))
+        similarity = 1 - bits[best].astype(np.float32) / (RADIUS + 1)
+        return pa.table([query[best].astype(np.int32), *found.columns, similarity], schema=FOUND_FRAMES)
 
 
 class FrameIndex:
@@ -165,14 +230,6 @@ class FrameIndex:
         numbers, similarities, found = self._table.nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 
-    def search_hashes(self, hashes: Hashes, k: int) -> pa.Table:
-        """As `HashIndex.search_hashes`."""
-        return self.read_hashes().search_hashes(hashes, k)
-
-    def video_ids(self) -> list[str]:
-        """As `HashIndex.video_ids`."""
-        return self.read_hashes().video_ids()
-
     def read_hashes(self) -> HashIndex:
         """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
         if self._hash_index is None:
@@ -211,17 +268,17 @@ class FrameIndex:
         replaced = wrong and read_record(self._root, STATE_FILE, IndexState).revision != self._state.revision
         return [] if replaced else wrong
 
-    def recall(self, *, probes: int = PROBES, seed: int = 0) -> float:
+    def recall(self, *, probes: int = 200) -> float:
         """What part of their exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none.
 
         probes: how many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read.
         """
-        table, rows = self._table, len(self._table)
+        table, (rows, *_) = self._table, self._table.counts()
         if not rows:
             return 1.0
-        chosen = np.sort(numpy_rng(seed, "frames").choice(rows, size=min(probes, rows), replace=False))
+        chosen = np.sort(numpy_rng(0, "frames").choice(rows, size=min(probes, rows), replace=False))
         queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
-        numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=REFINED)
+        numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=10)
         exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
         least = np.full(len(chosen), np.inf, np.float32)
         np.minimum.at(least, exact_numbers, exact)
@@ -234,8 +291,7 @@ class FrameIndex:
 
     def status(self) -> IndexStatus:
         """What the index holds."""
-        rows = len(self._table)
-        indexed, parts = self._table.index_parts()
+        rows, fragments, indexed, parts = self._table.counts()
         return IndexStatus(
             revision=self._state.revision,
             dims=self._state.dims,
@@ -243,7 +299,7 @@ class FrameIndex:
             frames=rows,
             unindexed_frames=rows - indexed if parts else 0,
             parts=parts,
-            fragments=self._table.fragments,
+            fragments=fragments,
             shards=self.shard_digests(),
             digest=digest_of([self._state.provenance, self._state.shards]),
         )
@@ -295,3 +351,7 @@ def _digests(root: DataRoot, table: VectorTable, known: Mapping[str, str]) -> di
     """Name of each file -> SHA-256; files of these names never change, so those that are known are not read again."""
     names = [f"{TABLE}/{file}" for file in table.files()]
     return {name: known.get(name) or root.sha256(name) for name in names}
+
+
+def _parts(hashes: Hashes) -> list[npt.NDArray[np.uint16]]:
+    return [(hashes >> np.uint64(PART_BITS * number)).astype(np.uint16) for number in range(PARTS)]

@@ -135,17 +135,9 @@ def keep_marks(root: DataRoot, made: Iterable[Mark]) -> Marks:
     return before
 
 
-def mark(
-    root: DataRoot,
-    one: str,
-    other: str,
-    verdict: Verdict,
-    *,
-    names: tuple[str, str] | None = None,
-    by: str = LOCAL_USER,
-) -> Mark:
-    """Keep what somebody says about two videos, as `mark_of` takes it; it replaces what was said before."""
-    made = mark_of(root, one, other, verdict, names=names, by=by)
+def mark(root: DataRoot, one: str, other: str, verdict: Verdict, **said: Any) -> Mark:
+    """Keep what somebody says about two videos; it replaces what was said before. said: names and by, as of `mark_of`."""
+    made = mark_of(root, one, other, verdict, **said)
     keep_marks(root, [made])
     return made
 

@@ -85,9 +85,12 @@ class VectorTable:
     def version(self) -> int:
         return int(self._dataset.version)
 
-    def __len__(self) -> int:
+    def counts(self) -> tuple[int, int, int, int]:
+        """Rows; fragments that they are stored in, of which each append makes one; rows that the index holds, and its parts."""
         with self._naming_damage():
-            return int(self._dataset.count_rows())
+            rows, fragments = int(self._dataset.count_rows()), len(self._dataset.get_fragments())
+            found = self._dataset.describe_indices()
+            return rows, fragments, *((int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0))
 
     def as_latest(self) -> VectorTable:
         """This content as the last version, which it is not if a writer was killed."""
@@ -119,17 +122,11 @@ class VectorTable:
             self._dataset.delete(f"{column} IN ({quoted})")
             return self._next(self._dataset, before)
 
-    @property
-    def fragments(self) -> int:
-        """Parts that the rows are stored in; each append makes one."""
-        with self._naming_damage():
-            return len(self._dataset.get_fragments())
-
     def compact(self, *, whole: bool = False) -> VectorTable:
         """Join small fragments where there are more than MAX_FRAGMENTS. whole: in any case, and write every fragment again
         that has deleted rows, and an index that has their codes."""
-        before, rows = self.version, len(self)
-        if self.fragments <= MAX_FRAGMENTS and not whole:
+        before, (rows, fragments, *_) = self.version, self.counts()
+        if fragments <= MAX_FRAGMENTS and not whole:
             return self
         with self._naming_damage():
             self._dataset.optimize.compact_files(
@@ -239,21 +236,14 @@ class VectorTable:
         with self._naming_damage():
             return vectors_of(self._dataset.take(list(rows), columns=[VECTOR]))
 
-    def index_parts(self) -> tuple[int, int]:
-        """(rows that the index holds, parts that it has); (0, 0) without an index."""
-        with self._naming_damage():
-            found = self._dataset.describe_indices()
-        return (int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0)
-
     def optimise(self, *, rebuild: bool = False) -> VectorTable:
         """Bring the index up to date: nothing, a part for the rows that are new, or another index.
 
         rebuild: build it again in any case where there are enough rows for one.
         """
-        settings, rows, before = self._settings, len(self), self.version
+        settings, before, (rows, _, indexed, parts) = self._settings, self.version, self.counts()
         if rows < settings.min_indexed_rows:
             return self
-        indexed, parts = self.index_parts()
         with self._naming_damage():
             # Parts are never merged, see lance#7730: too many of them make a new index.
             if rebuild or not parts or parts >= MAX_PARTS:

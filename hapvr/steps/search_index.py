@@ -24,6 +24,7 @@ from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
+from hapvr.search import descriptors
 from hapvr.search.collection import (
     BLANK_FILE,
     FOLDER,
@@ -37,7 +38,6 @@ from hapvr.search.collection import (
 )
 from hapvr.search.descriptors import (
     INDEX_COLUMNS,
-    MAX_FROZEN_SIMILARITY,
     blank_pictures,
     descriptor_shard,
     fields,
@@ -97,7 +97,7 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
     features = project.shard(FEATURES_STAGE, key)
     settings = {
         "model": model.digest,
-        "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
+        "max_frozen_similarity": descriptors.MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
         "hash": HASH_VERSION,
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
