@@ -155,9 +155,8 @@ def duplicates(
     """
     import pyarrow as pa
 
-    from hapvr.search.duplicates import group_rows, pair_table
+    from hapvr.search.duplicates import PLAN_SUFFIXES, group_rows, pair_table, write_plan
     from hapvr.search.match import verdict_of
-    from hapvr.search.plan import PLAN_SUFFIXES, write_plan
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
     from hapvr.steps.searcher import UNSURE, Searcher
 

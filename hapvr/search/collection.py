@@ -31,7 +31,7 @@ from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.index import STATE_FILE, FrameIndex, IndexState, read_record
 from hapvr.search.vectors import REBUILD
 from hapvr.settings import SearchSettings
-from hapvr.video.sources import path_of_text
+from hapvr.video.sources import path_of_text, text_of_path
 
 FOLDER = "search"
 CURRENT = f"{FOLDER}/current.json"
@@ -133,6 +133,11 @@ class VideoMetadata:
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
     noise: float = 0.0
+
+    @property
+    def path_text(self) -> str | None:
+        """The path as tables have it."""
+        return None if self.path is None else text_of_path(self.path)
 
     @property
     def content_px(self) -> tuple[int, int]:

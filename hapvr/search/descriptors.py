@@ -17,7 +17,6 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
-from hapvr.errors import DamagedError
 from hapvr.search.collection import model_place
 from hapvr.search.index import FOUND_FRAMES, HashIndex
 from hapvr.search.vectors import VECTOR, vectors_of
@@ -106,9 +105,8 @@ def searchable(shard: Shard) -> pa.Table:
 
     Raises DataError where the shard is unfinished, DamagedError where its rows are not what was written.
     """
+    shard.verify()
     with shard.corruption_errors():
-        if shard.root.sha256(shard.data_name) != shard.data_digest():
-            raise DamagedError(f"storage: {shard.data_name} is not what was written; {shard.hint}")
         table = shard.open_data().read()
     vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
     return index_rows(table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == ""))

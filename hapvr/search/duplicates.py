@@ -1,13 +1,16 @@
-"""Pairs of videos that share footage, what kind of pair they are, and groups of copies, also as Parquet files.
+"""Pairs of videos that share footage, what kind of pair they are, and groups of copies, also as Parquet files; what could be
+done about groups, as a plan for people to review.
 
 Groups are stars: every member is a copy of its group's medoid, so that no chain of look-alikes ties strangers together.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from statistics import median
 from typing import Literal, get_args
 
@@ -17,9 +20,9 @@ from numpy.typing import NDArray
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError
+from hapvr.files import write_atomic
 from hapvr.search.collection import VideoMetadata
-from hapvr.tables import read_table, write_table
-from hapvr.video.sources import text_of_path
+from hapvr.tables import export_table, read_table, write_table
 
 Kind = Literal["copy", "contained", "overlap", "same_incident"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -223,7 +226,7 @@ def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
     where the duration is not known), path."""
     width, height = metadata.content_px
     rate = metadata.num_bytes / (metadata.duration_s or 1)
-    return -width * height, -rate, "" if metadata.path is None else text_of_path(metadata.path)
+    return -width * height, -rate, metadata.path_text or ""
 
 
 def _facts(file: VideoMetadata) -> str:
@@ -238,11 +241,7 @@ def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
 
 def group_rows(members: Iterable[GroupMember]) -> pa.Table:
     """A row per member, with the metadata of its file."""
-    rows = []
-    for member in members:
-        row = asdict(member)
-        file, path = row.pop("metadata"), member.metadata.path
-        rows.append(row | file | {"path": None if path is None else text_of_path(path)})
+    rows = [vars(one) | vars(one.metadata) | {"path": one.metadata.path_text} for one in members]
     return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)
 
 
@@ -282,11 +281,9 @@ def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = 
     """
     if not root.exists(place):
         return schema.empty_table()
+    hint = f"`hapvr run {place.partition('/')[0]}` makes it again"
     try:
-        with (
-            root.open(place) as file,
-            root.corruption_errors(place, hint=f"`hapvr run {place.partition('/')[0]}` makes it again"),
-        ):
+        with root.open(place) as file, root.corruption_errors(place, hint=hint):
             table = read_table(pa.BufferReader(file.read()))
             return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
     except DamagedError:
@@ -298,3 +295,54 @@ def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = 
 def stamp(table: pa.Table, name: str = "fingerprint") -> str:
     """What `write_rows` kept with the rows; empty where it kept nothing."""
     return read_schema_metadata(table.schema, f"hapvr.{name}".encode())
+
+
+PLAN_SUFFIXES = (".json", ".csv", ".sh")
+PLAN_TEXTS = ("group", "action", "video_id", "path", "sha256", "keep_path", "keep_sha256", "reason")
+PLAN_SCHEMA = pa.schema([*((name, pa.string()) for name in PLAN_TEXTS), ("num_bytes", pa.int64())])
+SCRIPT = """\
+#!/bin/bash
+# A plan of `hapvr duplicates`: review it. `bash PLAN.sh` prints what it would do; `bash PLAN.sh --act` does it:
+# files of the same bytes become hard links to the one that is kept, other copies move to $ASIDE. Nothing is deleted.
+set -u
+act=${1:-} ASIDE=${ASIDE:-./copies-aside} failed=0
+as_planned() { # file, bytes, SHA-256
+  [ -f "$1" ] && [ ! -L "$1" ] && [ "$(wc -c < "$1")" -eq "$2" ] && [ "$(sha256sum < "$1")" = "$3  -" ] && return
+  printf 'gone, or changed since the plan was made; left alone: %q\\n' "$1" >&2; failed=1; return 1
+}
+run() { if [ "$act" = --act ]; then "$@" || { failed=1; return 1; }; else printf '%q ' would: "$@"; echo; fi; }
+link() { # kept, bytes, SHA-256, copy, bytes, SHA-256
+  as_planned "${@:1:3}" && as_planned "${@:4:3}" && [ ! "$1" -ef "$4" ] || return
+  run ln -T -- "$1" "$4.$3" && run mv -fT -- "$4.$3" "$4"
+}
+move() { # the same
+  as_planned "${@:1:3}" && as_planned "${@:4:3}" && run mkdir -p -- "$ASIDE" || return
+  if [ -e "$ASIDE/$6-${4##*/}" ]; then printf 'there already: %q\\n' "$ASIDE/$6-${4##*/}" >&2; failed=1
+  else run mv -nT -- "$4" "$ASIDE/$6-${4##*/}"; fi
+}
+"""
+
+
+def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
+    """Write the plan of these groups, whole. place: ends in one of PLAN_SUFFIXES.
+
+    A row per member that has a file. action: keep; link, for a file of the same bytes; move, for another copy; look, in groups
+    in which none is named to keep.
+    """
+    kept = {member.group: member.metadata for member in members if member.keep and member.metadata.path is not None}
+    rows, lines = [], [SCRIPT]
+    for member in members:
+        file, best = member.metadata, kept.get(member.group)
+        if file.path is None:
+            continue
+        action = "look" if best is None else "keep" if member.keep else "link" if file.sha256 == best.sha256 else "move"
+        if best is not None and action in ("link", "move"):
+            both = [str(part) for one in (best, file) for part in (one.path, one.num_bytes, one.sha256)]
+            lines.append(f"{action} {shlex.join(both)}\n")
+        row = vars(member) | vars(file) | {"action": action, "path": file.path_text}
+        rows.append(row | ({"keep_path": best.path_text, "keep_sha256": best.sha256} if best else {}))
+    with write_atomic(place) as part:
+        if place.suffix.lower() == ".sh":
+            part.write_text("".join([*lines, "exit $failed\n"]), encoding="utf-8", errors="surrogateescape")
+        else:
+            export_table(pa.Table.from_pylist(rows, schema=PLAN_SCHEMA), part, place.suffix.lower())

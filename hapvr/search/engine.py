@@ -275,7 +275,7 @@ def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedV
     pairs: list[Pair] = []
     for window in candidate.windows:
         voted = round((window.query_end_s - window.query_start_s) * fps) + 1
-        length = min(_whole_steps(max(voted, PART_FRAMES)), _whole_steps(len(query)))
+        length = -(-min(max(voted, PART_FRAMES), len(query)) // COMPARATOR_STEP) * COMPARATOR_STEP
         middle_s = (window.query_start_s + window.query_end_s) / 2
         shown = _around(middle_s, length, query.clock.times_s, fps=fps)
         middle_s = (query.clock.times_s[shown[0]] + query.clock.times_s[shown[1] - 1]) / 2
@@ -301,10 +301,6 @@ def stretches_of(score: ScoredCandidate) -> list[Rows]:
         else:
             stretches.append((first, last))
     return stretches
-
-
-def _whole_steps(num_frames: int) -> int:
-    return -(-num_frames // COMPARATOR_STEP) * COMPARATOR_STEP
 
 
 def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> Rows:

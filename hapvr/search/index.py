@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -51,14 +50,7 @@ PART_BITS = 16
 MAX_COMPARED = 1 << 22
 """Comparisons in memory together."""
 
-_NEAR = np.array(
-    [
-        sum(1 << bit for bit in bits)
-        for count in range(RADIUS // PARTS + 1)
-        for bits in combinations(range(PART_BITS), count)
-    ],
-    np.uint16,
-)
+_NEAR = np.flatnonzero(np.bitwise_count(np.arange(1 << PART_BITS)) <= RADIUS // PARTS).astype(np.uint16)
 """What turns a part into all parts that differ in few enough bits."""
 
 Record = TypeVar("Record")
@@ -225,8 +217,6 @@ class FrameIndex:
         similarity (float32, cosine in [-1, 1], approximate without `refine_factor`); fewer than k rows a query where the
         index has fewer.
         """
-        if not len(queries):
-            return FOUND_FRAMES.empty_table()
         numbers, similarities, found = self._table.nearest(queries, k, ["video_id", "second"])
         return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -87,14 +87,14 @@ class VectorTable:
 
     def counts(self) -> tuple[int, int, int, int]:
         """Rows; fragments that they are stored in, of which each append makes one; rows that the index holds, and its parts."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             rows, fragments = int(self._dataset.count_rows()), len(self._dataset.get_fragments())
             found = self._dataset.describe_indices()
             return rows, fragments, *((int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0))
 
     def as_latest(self) -> VectorTable:
         """This content as the last version, which it is not if a writer was killed."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             if self._dataset.latest_version != self._dataset.version:
                 self._dataset.restore()
         return self
@@ -112,13 +112,13 @@ class VectorTable:
         column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), padded.shape[1])
         rows = rows.drop_columns([VECTOR]).append_column(VECTOR, column).select(schema.names).cast(schema)
         before = self.version
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             return self._next(lance.write_dataset(rows, self._dataset, mode="append"), before)
 
     def delete(self, column: str, values: Sequence[str]) -> VectorTable:
         """The next version, without the rows that have one of these values."""
         before, quoted = self.version, ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             self._dataset.delete(f"{column} IN ({quoted})")
             return self._next(self._dataset, before)
 
@@ -128,7 +128,7 @@ class VectorTable:
         before, (rows, fragments, *_) = self.version, self.counts()
         if fragments <= MAX_FRAGMENTS and not whole:
             return self
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             self._dataset.optimize.compact_files(
                 target_rows_per_fragment=max(FRAGMENT_ROWS, 2 * rows // MAX_FRAGMENTS),
                 materialize_deletions_threshold=0.0 if whole else None,
@@ -159,11 +159,24 @@ class VectorTable:
         less. Without one, and with codes of enough bits, the similarities of indexed rows are those of their codes.
         """
         padded = self._padded(queries)
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             indices = [] if exact else self._dataset.describe_indices()
             indexed = {number for one in indices[:1] for part in one.segments for number in part.fragment_ids}
             others = [one for one in self._dataset.get_fragments() if one.fragment_id not in indexed]
-            numbers, similarities, found = self._compared(others, padded, k, columns)
+            # Compared exactly here: for some hundred queries the engine takes four times as long, and gigabytes, since it
+            # compares them one by one.
+            directions = padded / np.linalg.norm(padded, axis=1, keepdims=True)
+            best = np.full((len(queries), k), -np.inf, np.float32)
+            numbers, similarities = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+            tables = [self._dataset.schema.empty_table().select(list(columns))]
+            for batch in self._dataset.scanner(columns=[*columns, VECTOR], fragments=others).to_batches():
+                vectors = np.asarray(batch[VECTOR].flatten(), np.float32).reshape(len(batch), -1)
+                near = (directions @ vectors.T / np.linalg.norm(vectors, axis=1)).astype(np.float32)
+                best = np.partition(np.hstack([best, near]), -k, axis=1)[:, -k:]
+                query, row = np.nonzero(near >= best.min(axis=1, keepdims=True))
+                numbers.append(query)
+                similarities.append(near[query, row])
+                tables.append(pa.Table.from_batches([batch.select(list(columns))]).take(pa.array(row)))
             if indexed:
                 # Only without a factor do all queries share one pass over the lists.
                 refined = max(self._settings.refine_factor, min_refined) or None
@@ -174,14 +187,15 @@ class VectorTable:
                     disable_scoring_autoprojection=True,
                     fast_search=True,
                 ).to_table()
-                numbers = np.append(numbers, hits["query_index"].to_numpy())
-                similarities = np.append(similarities, 1 - hits["_distance"].to_numpy())
-                found = pa.concat_tables([found, hits.select(list(columns))])
-        order = np.lexsort((-similarities, numbers))
-        rank = np.arange(len(order)) - np.searchsorted(numbers[order], numbers[order])
+                numbers.append(hits["query_index"].to_numpy())
+                similarities.append(1 - hits["_distance"].to_numpy())
+                tables.append(hits.select(list(columns)))
+        number, similarity = np.concatenate(numbers), np.concatenate(similarities)
+        order = np.lexsort((-similarity, number))
+        rank = np.arange(len(order)) - np.searchsorted(number[order], number[order])
         order = order[rank < k]
-        near = similarities[order].clip(-1, 1).astype(np.float32)
-        return numbers[order].astype(np.int32), near, found.take(pa.array(order))
+        near = similarity[order].clip(-1, 1).astype(np.float32)
+        return number[order].astype(np.int32), near, pa.concat_tables(tables).take(pa.array(order))
 
     def _padded(self, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
         """Vectors [N, dims] with zeros up to the stored width."""
@@ -189,35 +203,14 @@ class VectorTable:
         padded[:, : vectors.shape[1]] = vectors
         return padded
 
-    def _compared(
-        self, fragments: Sequence[Any], queries: npt.NDArray[np.float32], k: int, columns: Sequence[str]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], pa.Table]:
-        """The k nearest rows of some fragments, and some more, compared exactly: numbers of queries, similarities, columns.
-
-        For some hundred queries the engine takes four times as long, and gigabytes, since it compares them one by one.
-        """
-        directions = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-        best = np.full((len(queries), k), -np.inf, np.float32)
-        numbers, similarities = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
-        tables = [self._dataset.schema.empty_table().select(list(columns))]
-        for batch in self._dataset.scanner(columns=[*columns, VECTOR], fragments=list(fragments)).to_batches():
-            vectors = np.asarray(batch[VECTOR].flatten(), np.float32).reshape(len(batch), -1)
-            near = (directions @ vectors.T / np.linalg.norm(vectors, axis=1)).astype(np.float32)
-            best = np.partition(np.hstack([best, near]), -k, axis=1)[:, -k:]
-            query, row = np.nonzero(near >= best.min(axis=1, keepdims=True))
-            numbers.append(query)
-            similarities.append(near[query, row])
-            tables.append(pa.Table.from_batches([batch.select(list(columns))]).take(pa.array(row)))
-        return np.concatenate(numbers), np.concatenate(similarities), pa.concat_tables(tables)
-
     def columns(self, names: Sequence[str]) -> pa.Table:
         """These columns of all rows, in the order of storage."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             return self._dataset.to_table(columns=list(names))
 
     def distinct(self, names: Sequence[str]) -> pa.Table:
         """The different values of these columns, read without holding all rows."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             found = [self._dataset.schema.empty_table().select(list(names))]
             for batch in self._dataset.scanner(columns=list(names)).to_batches():
                 found.append(pa.Table.from_batches([batch]).group_by(list(names)).aggregate([]))
@@ -225,7 +218,7 @@ class VectorTable:
 
     def files(self) -> list[str]:
         """All files that this version is read from, below the dataset's folder. None is changed once it is written."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             tracked = self._dataset.tracked_files(min_version=self.version).read_all().to_pylist()
         return sorted(
             file["path"] for file in tracked if file["version"] == self.version and file["type"] != "transaction file"
@@ -233,7 +226,7 @@ class VectorTable:
 
     def vectors(self, rows: Sequence[int]) -> npt.NDArray[np.floating]:
         """[N, dims] of the rows at these places, padded to the stored width."""
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             return vectors_of(self._dataset.take(list(rows), columns=[VECTOR]))
 
     def optimise(self, *, rebuild: bool = False) -> VectorTable:
@@ -244,7 +237,7 @@ class VectorTable:
         settings, before, (rows, _, indexed, parts) = self._settings, self.version, self.counts()
         if rows < settings.min_indexed_rows:
             return self
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             # Parts are never merged, see lance#7730: too many of them make a new index.
             if rebuild or not parts or parts >= MAX_PARTS:
                 options = {
@@ -266,11 +259,8 @@ class VectorTable:
         whole: those too, and every file that the last one is not read from; other writers must be kept out.
         """
         older = timedelta(seconds=0 if whole else KEEP_S)
-        with self._naming_damage():
+        with _naming_damage(self._dataset.uri):
             self._dataset.cleanup_old_versions(older_than=older, delete_unverified=whole)
-
-    def _naming_damage(self) -> AbstractContextManager[None]:
-        return _naming_damage(str(self._dataset.uri))
 
 
 def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import GroupMember
-from hapvr.search.plan import write_plan
+from hapvr.search.duplicates import GroupMember, write_plan
 
 NAMES = ["a $(touch own).mp4", "b'; touch own #.mp4", "-rf *.mp4", "new\nline `touch own`.mp4", "\udcff.mp4"]
 
