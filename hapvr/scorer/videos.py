@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 GROUP = 8
 """Videos decoded together and held at once, in addition to the query's and the cache."""
 
-DOWNLOAD_RETRIES = 1
-
 MAX_DECODING_REQUESTS = 2
 """Requests that decode at the same time; others wait."""
 
@@ -247,7 +245,7 @@ class RequestVideos(contextlib.ExitStack):
 
         self.deadline.check()
         if self._downloader is None:
-            config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=DOWNLOAD_RETRIES, workers=1)
+            config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=1, workers=1)
             self._downloader = self.enter_context(Downloader(config))
         result = self._downloader.download(
             ManifestEntry(video_id=name, uri=name),

@@ -24,8 +24,6 @@ from hapvr.search.vectors import VECTOR, vectors_of
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
 
-BLANK = "blank"
-FROZEN = "frozen"
 MAX_FROZEN_SIMILARITY = 0.999
 """Cosine with the last frame that can be found; a frame above it stands still and is not indexed."""
 MAX_BLANK_SIMILARITY = 0.9
@@ -56,13 +54,13 @@ def frame_descriptors(
     """
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
-    reasons[~vectors.any(axis=1)] = BLANK
+    reasons[~vectors.any(axis=1)] = "blank"
     if blank is not None and len(blank):
-        reasons[(vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY] = BLANK
+        reasons[(vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY] = "blank"
     last = None
     for place in np.flatnonzero(reasons == ""):
         if last is not None and float(vectors[last] @ vectors[place]) > MAX_FROZEN_SIMILARITY:
-            reasons[place] = FROZEN
+            reasons[place] = "frozen"
         else:
             last = place
     return FrameDescriptors(vectors, reasons)

@@ -51,8 +51,6 @@ GROUP_SCHEMA = pa.schema(
     ]
 )
 
-GROUP_DIGITS = 12
-
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicatePair:
@@ -193,7 +191,7 @@ def _group(
     edited: Collection[str],
 ) -> list[GroupMember]:
     """The members of a group, by id with the probability that they match its medoid; the copy to keep comes first."""
-    name = min(metadata[one].sha256 for one in chances)[:GROUP_DIGITS]
+    name = min(metadata[one].sha256 for one in chances)[:12]
     spoilt = {one: EDITED if one in edited else "" for one in chances}
     spoilt |= {one: MIXED for one in chances if not contained.get(one, set()).isdisjoint(chances)}
     best, *others = sorted(chances, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))

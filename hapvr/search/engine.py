@@ -126,15 +126,15 @@ class SearchEngine:
         """The candidates of each view of a query, none of one that says nothing; else as `find`."""
         scored, lost, refused = list[list[ScoredCandidate]](), Lost(), list[VideoError]()
         for number, view in enumerate(views):
+            found: list[ScoredCandidate] = []
             try:
                 found, missing = self.score(view, self.shortlist(view, allowed=allowed), deadline, number=number)
+                lost |= missing
             except VideoError as error:
                 if error.reason != "no_picture":
                     raise
                 refused.append(error)
-                found, missing = [], {}
             scored.append(found)
-            lost |= missing
         if len(refused) == len(views):
             raise refused[0]
         return scored, lost

@@ -32,15 +32,11 @@ from hapvr.video.hashes import NO_HASH, Hashes, distances
 STATE_FILE, TABLE = "index.json", "frames.lance"
 SHARD, VIDEO_ID = (pa.field(name, pa.string(), nullable=False) for name in ("shard", "video_id"))
 SECOND, HASH = pa.field("second", pa.float32(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
-FOUND_FRAMES = pa.schema([pa.field("query_frame", pa.int32()), VIDEO_ID, SECOND, pa.field("similarity", pa.float32())])
+FOUND_FRAMES = pa.schema([("query_frame", pa.int32()), VIDEO_ID, SECOND, ("similarity", pa.float32())])
 """What look-ups of frames give: the number of the query frame, and a frame of a video."""
 
-NEIGHBOURS = 10
-"""Neighbours by which recall is measured."""
 MIN_RECALL = 0.9
 """Part of their exact nearest neighbours that must be found; an index below does not serve."""
-EQUAL = 1e-3
-"""Difference of cosines that half precision does not tell apart."""
 
 RADIUS = 10
 """Bits by which two frames of one picture may differ. Of real clips, one of 70,000 pairs of frames of two videos
@@ -158,9 +154,8 @@ class FrameIndex:
         root = DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            table = VectorTable.create(
-                root.url_of(TABLE), (SHARD, VIDEO_ID, SECOND, HASH), dims=dims, settings=settings
-            )
+            fields = (SHARD, VIDEO_ID, SECOND, HASH)
+            table = VectorTable.create(root.url_of(TABLE), fields, dims=dims, settings=settings)
             state = IndexState(
                 revision=0,
                 dims=dims,
@@ -259,7 +254,7 @@ class FrameIndex:
         return [] if replaced else wrong
 
     def recall(self, *, probes: int = 200) -> float:
-        """What part of their exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none.
+        """What part of their ten exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none.
 
         probes: how many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read.
         """
@@ -267,13 +262,13 @@ class FrameIndex:
         if not rows:
             return 1.0
         chosen = np.sort(numpy_rng(0, "frames").choice(rows, size=min(probes, rows), replace=False))
-        queries, nearest = table.vectors(chosen.tolist()), min(NEIGHBOURS, rows)
+        queries, nearest = table.vectors(chosen.tolist()), min(10, rows)
         numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=10)
         exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
         least = np.full(len(chosen), np.inf, np.float32)
         np.minimum.at(least, exact_numbers, exact)
-        # By similarity: rows that are equally near may stand for each other.
-        return int((similarities >= least[numbers] - np.float32(EQUAL)).sum()) / (len(chosen) * nearest)
+        # By similarity: rows that are equally near, as half precision tells, may stand for each other.
+        return int((similarities >= least[numbers] - np.float32(1e-3)).sum()) / (len(chosen) * nearest)
 
     def shard_digests(self) -> dict[str, str]:
         """Shard -> digest of what is indexed of it."""

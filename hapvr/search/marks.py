@@ -40,8 +40,6 @@ NEEDED = ("first", "second", "verdict")
 COLUMNS = (*NEEDED, "first_name", "second_name", "since", "by")
 VERDICTS: dict[str, Verdict] = {"match": "match", "not a match": "not_a_match"}
 """What a line may say; - and _ count as spaces."""
-MAX_NAMED = 5
-"""Bad lines that an error names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +208,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: {error}; wanted a CSV file with the columns {', '.join(NEEDED)}") from error
     if bad:
-        raise DataError(f"{path}: {len(bad)} lines cannot be used, so nothing was marked: {'; '.join(bad[:MAX_NAMED])}")
+        raise DataError(f"{path}: {len(bad)} lines cannot be used, so nothing was marked: {'; '.join(bad[:5])}")
     return list(made.values())
 
 
