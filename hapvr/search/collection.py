@@ -160,8 +160,7 @@ class CollectionMetadata:
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path."""
-        key = self._shards.get(video_id)
-        row = None if key is None else self._rows(key).get(video_id)
+        row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
         if row is None:
             # imported features have no files; the id then stands for the content
             return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())

@@ -146,7 +146,7 @@ class FrameIndex:
         self._take(read_record(self._root, STATE_FILE, IndexState))
 
     @staticmethod
-    def create(folder: str | Path, dims: int, provenance: Mapping[str, Any], *, settings: IndexSettings) -> FrameIndex:
+    def create(folder: str | Path, dims: int, provenance: dict[str, Any], *, settings: IndexSettings) -> FrameIndex:
         """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
 
         Raises DataError where the folder cannot be written.
@@ -156,13 +156,9 @@ class FrameIndex:
             root.delete(STATE_FILE)
             fields = (SHARD, VIDEO_ID, SECOND, HASH)
             table = VectorTable.create(root.url_of(TABLE), fields, dims=dims, settings=settings)
+            files = _digests(root, table, {})
             state = IndexState(
-                revision=0,
-                dims=dims,
-                provenance=dict(provenance),
-                version=table.version,
-                shards={},
-                files=_digests(root, table, {}),
+                revision=0, dims=dims, provenance=provenance, version=table.version, shards={}, files=files
             )
             root.write_json(STATE_FILE, asdict(state))
         return FrameIndex(folder, settings)

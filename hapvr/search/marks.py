@@ -115,14 +115,9 @@ def mark_of(
     if len(named) == 1:
         raise ArgumentError(f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two different files")
     first, second = sorted(named)
-    return Mark(
-        first=first,
-        second=second,
-        verdict=verdict,
-        names=(printable(named[first]), printable(named[second])),
-        since=since or datetime.now(UTC).isoformat(timespec="seconds"),
-        by=by,
-    )
+    names = (printable(named[first]), printable(named[second]))
+    since = since or datetime.now(UTC).isoformat(timespec="seconds")
+    return Mark(first=first, second=second, verdict=verdict, names=names, since=since, by=by)
 
 
 def keep_marks(root: DataRoot, made: Iterable[Mark]) -> Marks:

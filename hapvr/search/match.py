@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -173,12 +172,11 @@ class SearchAnswer:
     @property
     def headline(self) -> str:
         """The answer in a few words; empty where there is none."""
-        counts = Counter(match.verdict for match in self.matches)
         if self.error:
             return ""
         if not self.matches:
             return "nothing found"
-        match, unsure = counts["match"], counts["unsure"]
+        match, unsure = (sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure"))
         found = "1 video matches" if match == 1 else f"{match} videos match"
         if self.precision is None:
             return f"{found}; the others are {CANNOT_SAY}" if match else CANNOT_SAY

@@ -73,12 +73,8 @@ class VectorTable:
     def open(place: str, version: int | None, *, settings: IndexSettings) -> VectorTable:
         """The table at a version; None: the last one. Raises DamagedError where it cannot be read."""
         with _naming_damage(place):
-            dataset = lance.dataset(
-                place,
-                version=version,
-                index_cache_size_bytes=CACHE_BYTES,
-                storage_options=_storage_options(place),
-            )
+            options = _storage_options(place)
+            dataset = lance.dataset(place, version=version, index_cache_size_bytes=CACHE_BYTES, storage_options=options)
             return VectorTable(dataset, settings)
 
     @property

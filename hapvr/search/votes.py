@@ -123,13 +123,8 @@ def vote(
             if not any(_within(window, better) for better in windows):
                 windows.append(window)
     return [
-        Candidate(
-            video_id=names[video],
-            votes=float(best[video]),
-            windows=tuple(found[video]),
-            num_voting=found[video][0].num_frames,
-        )
-        for video in chosen
+        Candidate(video_id=names[one], votes=float(best[one]), windows=tuple(some), num_voting=some[0].num_frames)
+        for one, some in found.items()
     ]
 
 
