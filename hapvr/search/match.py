@@ -225,21 +225,18 @@ def times(part: Segment | Window) -> str:
     )
 
 
-def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
-    """The part of a video of this many seconds that lies in one of the spans, in [0, 1]."""
-    total, end = 0.0, 0.0
-    for start, stop in sorted(spans):
-        total += max(stop - max(start, end), 0.0)
-        end = max(end, stop)
-    return min(total / seconds, 1.0) if seconds > 0 else 0.0
-
-
 def coverage(segments: Sequence[Segment], *, query_s: float, reference_s: float) -> tuple[float, float]:
-    """Parts of the query and of the reference that the segments cover, each in [0, 1]."""
-    return (
-        covered(((one.query_start_s, one.query_end_s) for one in segments), query_s),
-        covered(((one.reference_start_s, one.reference_end_s) for one in segments), reference_s),
-    )
+    """Parts of the query and of the reference that the segments cover, each in [0, 1]; what overlaps counts once."""
+
+    def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
+        total, end = 0.0, 0.0
+        for start, stop in sorted(spans):
+            total += max(stop - max(start, end), 0.0)
+            end = max(end, stop)
+        return min(total / seconds, 1.0) if seconds > 0 else 0.0
+
+    query = covered(((one.query_start_s, one.query_end_s) for one in segments), query_s)
+    return query, covered(((one.reference_start_s, one.reference_end_s) for one in segments), reference_s)
 
 
 def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
