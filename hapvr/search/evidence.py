@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hapvr.scorer.calibration import Floats
 from hapvr.scorer.evidence import FEATURES
-from hapvr.scorer.logistic import Floats
 
 if TYPE_CHECKING:
     from hapvr.search.engine import ScoredCandidate
