@@ -51,8 +51,7 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     read_description(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
-    files = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
-    names = [name for name in files if name in BUNDLE_FILES]
+    names = sorted(name for name in BUNDLE_FILES if (bundle / name).is_file())
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)

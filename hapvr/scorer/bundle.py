@@ -151,12 +151,11 @@ def is_untrained(folder: Path) -> bool:
 
 def random_weights_warning(sources: Iterable[str]) -> str:
     """The warning of a model whose frozen networks have weights of these sources; empty unless some are random."""
-    if "random" not in sources:
-        return ""
-    return (
+    said = (
         "the frozen networks of this model have random weights: it shows that the chain works, and its similarities and "
         "probabilities say nothing about videos"
     )
+    return said if "random" in sources else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -328,11 +327,11 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(place=place, network=import_released(place)[0])
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(place=place, network=load_network(place)[0])
-    if not (place / SCORER_FILE).exists():
-        raise DataError(
-            f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
-            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
-        )
-    description = read_description(place)
-    description.require_files(place)
-    return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)
+    if (place / SCORER_FILE).exists():
+        description = read_description(place)
+        description.require_files(place)
+        return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)
+    raise DataError(
+        f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with {DESCRIPTION_FILE}), a "
+        "published .pth, or models:/NAME@ALIAS"
+    )
