@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, RegistryError, is_installed
-from hapvr.scorer.bundle import SCORER_FILE
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -127,6 +126,8 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 
     Raises as `registered_version` does, and DataError where the version holds no bundle.
     """
+    from hapvr.scorer.bundle import SCORER_FILE  # with the decoder, which looking at versions does without
+
     found = registered_version(uri, tracking_uri)
     place = mlflow_client(tracking_uri).get_model_version_download_uri(found.name, found.version)
     address = urllib.parse.urlsplit(place)

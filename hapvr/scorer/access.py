@@ -21,7 +21,6 @@ from hapvr.settings import ServingConfig, explain
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"
 ANY_HOST = "*"
-LONGEST_WAIT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +97,8 @@ class Deadline:
         self._end_s = math.inf if limit_s is None else time.monotonic() + limit_s
 
     def wait_s(self) -> float:
-        """Seconds that are left, above 0."""
-        return min(max(self._end_s - time.monotonic(), 0.001), LONGEST_WAIT_S)
+        """Seconds that are left, above 0, and a day at most."""
+        return min(max(self._end_s - time.monotonic(), 0.001), 24 * 3600.0)
 
     def passed(self) -> bool:
         return time.monotonic() >= self._end_s

@@ -263,7 +263,7 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
 
 
 def load_in_torch(folder: Path, description: Description, *, device: str) -> TorchNetworks:
-    """The networks of a bundle in torch, on a device; auto: a GPU where there is one. Raises DataError as `load_bundle` does."""
+    """The networks of a bundle in torch; auto: on a GPU where there is one. Raises DataError as `load_bundle` does."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

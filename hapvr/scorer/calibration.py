@@ -24,9 +24,6 @@ MIN_PAIRS = 10
 """Matches, and other pairs, below which a curve would say more than the data does."""
 
 NUM_BINS = 10
-MAX_STEPS = 100
-FLAT = 1e-12
-"""Standard deviation below which an input says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +192,7 @@ def fit_logistic(
     sum of the log losses; the intercept has none.
     """
     center, scale = inputs.mean(axis=0), inputs.std(axis=0)
-    used = scale > FLAT
+    used = scale > 1e-12  # others say nothing
     scale = np.where(used, scale, 1.0)
     rows = np.column_stack([(inputs - center) / scale * used, np.ones(len(inputs))])
     ridge = np.append(np.full(len(center), penalty), 0.0)
@@ -208,7 +205,7 @@ def fit_logistic(
         return float(np.sum(np.logaddexp(0, logits) - target * logits) + ridge @ (tried - home) ** 2 / 2)
 
     loss = loss_of(weights)
-    for _ in range(MAX_STEPS):
+    for _ in range(100):
         predicted = sigmoid(rows @ weights)
         gradient = rows.T @ (predicted - target) + ridge * (weights - home)
         free = (weights > least) | (gradient < 0)
