@@ -28,8 +28,7 @@ from hapvr.files import read_json_as
 from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.description import SCORER_FILE
+from hapvr.scorer.bundle import SCORER_FILE, load_bundle
 from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
 from hapvr.search.collection import FOLDER as SEARCH
 from hapvr.search.descriptors import descriptor_shard

@@ -77,8 +77,7 @@ def score(
 
     from hapvr.registry.client import pinned_uri
     from hapvr.scorer.access import ANY_HOST, Access
-    from hapvr.scorer.bundle import load_bundle
-    from hapvr.scorer.description import is_untrained
+    from hapvr.scorer.bundle import is_untrained, load_bundle
 
     scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, RegistryError, is_installed
-from hapvr.scorer.description import SCORER_FILE
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -27,8 +26,6 @@ CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
 SQLITE = "sqlite:///"
-SQLITE_MAGIC = b"SQLite format 3\0"
-HEALTHY = b"OK"
 PAGE_MODE = "?workflowType=machine_learning"
 """Without it MLflow's pages show conversations first, and hide runs and models."""
 
@@ -51,23 +48,22 @@ def require_store(tracking_uri: str) -> None:
         raise ArgumentError(
             f"--tracking-uri is {tracking_uri!r}; wanted the http(s) address of an MLflow server, or sqlite:///FILE"
         )
-    hint = (
-        "; `make demo` registers a model and `make ui` serves a registry, tracking.uri in the configuration and --tracking-uri "
-        "say where another registry is"
-    )
-    problem: object = ""
+    there, problem = True, "it is something else"
     try:
         if is_server(tracking_uri):
             with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S) as answer:
-                problem = "" if answer.read(64).strip() == HEALTHY else "it is something else"
+                there = answer.read(64).strip() == b"OK"
         elif tracking_uri.startswith(SQLITE):
-            with _database(tracking_uri).open("rb") as file:
-                problem = "" if file.read(16) == SQLITE_MAGIC else "it is something else"
+            with database_of(tracking_uri).open("rb") as file:
+                there = file.read(16) == b"SQLite format 3\0"
     except (OSError, ValueError) as error:
         # one that wants a login, or is ill, is there; what it says to real requests is for the client
-        problem = "" if isinstance(error, urllib.error.HTTPError) and error.code != 404 else error
-    if problem:
-        raise RegistryError(f"tracking: no MLflow registry answers at {tracking_uri} ({problem}){hint}")
+        there, problem = isinstance(error, urllib.error.HTTPError) and error.code != 404, str(error)
+    if not there:
+        raise RegistryError(
+            f"tracking: no MLflow registry answers at {tracking_uri} ({problem}); `make demo` registers a model and `make ui` "
+            "serves a registry, tracking.uri in the configuration and --tracking-uri say where another registry is"
+        )
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
@@ -82,7 +78,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
             f"folder of a bundle, install `mlflow-skinny` for a server (`pip install '.[registry]'`), or {FULL_HINT}"
         )
     if writing and tracking_uri.startswith(SQLITE):
-        path = _database(tracking_uri)
+        path = database_of(tracking_uri)
         if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             raise DataError(f"tracking: {path} cannot be written; correct its permissions and those of its folder")
     from mlflow.tracking import MlflowClient
@@ -130,6 +126,8 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 
     Raises as `registered_version` does, and DataError where the version holds no bundle.
     """
+    from hapvr.scorer.bundle import SCORER_FILE  # with the decoder, which looking at versions does without
+
     found = registered_version(uri, tracking_uri)
     place = mlflow_client(tracking_uri).get_model_version_download_uri(found.name, found.version)
     address = urllib.parse.urlsplit(place)
@@ -158,7 +156,8 @@ def version_page(base: str, name: str, version: int) -> str:
     return f"{base.rstrip('/')}/#/models/{name}/versions/{version}{PAGE_MODE}"
 
 
-def _database(tracking_uri: str) -> Path:
+def database_of(tracking_uri: str) -> Path:
+    """The file of an address that begins with SQLITE."""
     return Path(tracking_uri.removeprefix(SQLITE))
 
 

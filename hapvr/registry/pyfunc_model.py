@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,7 +22,6 @@ from hapvr.scorer.access import access_from_environment
 from hapvr.scorer.bundle import load_bundle
 
 _LOG = logging.getLogger(__name__)
-SERVED_VARIABLE = "_MLFLOW_IS_IN_SERVING_ENVIRONMENT"
 COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning")
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
@@ -44,37 +42,34 @@ class PairScorer(PythonModel):  # type: ignore[misc]
     ) -> pd.DataFrame:
         """The table of answers. Raises MlflowException with one sentence: others would bring their traceback to the client."""
         try:
-            return self._predict(model_input, params or {})
+            return self._answers(list(_pairs(model_input)), params or {})
         except HapvrError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
         except Exception as error:
             _LOG.exception("a request failed")
             raise MlflowException(f"internal error ({type(error).__name__}); the server's log says more") from None
 
-    def _predict(self, model_input: pd.DataFrame, params: dict[str, Any]) -> pd.DataFrame:
-        served = os.environ.get(SERVED_VARIABLE) == "true"
-        limits = self._scorer.limits
+    def _answers(self, pairs: list[tuple[str, str]], params: dict[str, Any]) -> pd.DataFrame:
+        segments, precision = bool(params.get("segments")), params.get("precision")
+        precision = DEFAULT_PRECISION if precision is None else precision
+        served = os.environ.get("_MLFLOW_IS_IN_SERVING_ENVIRONMENT") == "true"
+        limits, calibration = self._scorer.limits, self._scorer.calibration
         if served:
             time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
             time_left = min(time_left, limits.request_timeout_s or time_left)
             limits = limits.model_copy(update={"request_timeout_s": time_left})
-        segments = bool(params.get("segments", False))
-        rows = self._scorer.score_pairs(
-            list(_pairs(model_input)), segments=segments, limits=limits, access=self._access
-        )
-        precision, calibration = params.get("precision"), self._scorer.calibration
-        wanted = DEFAULT_PRECISION if precision is None else precision
-        threshold = None if calibration is None else calibration.threshold(wanted).similarity
-        answers = []
-        for row in rows:
-            verdict = ""
-            if calibration is not None and row.similarity is not None:
-                verdict = calibration.verdict(row.similarity, precision=wanted)
-            answers.append(asdict(row) | {"threshold": threshold, "verdict": verdict})
+        rows = self._scorer.score_pairs(pairs, segments=segments, limits=limits, access=self._access)
+        answers = [asdict(row) | {"threshold": None, "verdict": ""} for row in rows]
+        if calibration is not None:
+            threshold = calibration.threshold(precision).similarity
+            for row, answer in zip(rows, answers, strict=True):
+                answer["threshold"] = threshold
+                if row.similarity is not None:
+                    answer["verdict"] = calibration.verdict(row.similarity, precision=precision)
         table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:
-            table["segments"] = [[asdict(segment) for segment in row.segments or ()] for row in rows]
+            table["segments"] = [list(answer["segments"] or ()) for answer in answers]
         return table.astype(object).where(table.notna(), None) if served else table
 
 
@@ -84,13 +79,14 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
     A row without any gives a pair with an empty name, which fails. So does whatever is not a name.
     """
     for row in table.to_dict(orient="records"):
-        query, reference, references = (row.get(name) for name in ("query", "reference", "references"))
-        found = [] if references is None or (isinstance(references, float) and math.isnan(references)) else [references]
+        names = [row["reference"]] if isinstance(row.get("reference"), str) else []
+        references = row.get("references")
         if isinstance(references, list | tuple | np.ndarray):
-            found = list(references)
-        names = [reference] if isinstance(reference, str) else []
-        for name in [*names, *found] or [""]:
-            yield _text(query), _text(name)
+            names += list(references)
+        elif not pd.isna(references):
+            names.append(references)
+        for name in names or [""]:
+            yield _text(row.get("query")), _text(name)
 
 
 def _text(name: object) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE, MLFLOW_USER
+from mlflow.utils.time import get_current_time_millis
 
 from hapvr.errors import DataError
 from hapvr.provenance import flat
-from hapvr.registry.client import SQLITE, is_server, require_store
+from hapvr.registry.client import SQLITE, database_of, is_server, require_store
 
 RUN_KEY_TAG = "hapvr.run_key"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
@@ -34,26 +34,20 @@ class Tracker:
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
-        artifacts = None
+        location = None
         if uri.startswith(SQLITE):
-            artifacts = Path(uri.removeprefix(SQLITE)).resolve().parent / "artifacts"
-            artifacts.parent.mkdir(parents=True, exist_ok=True)
-        if is_server(uri):
+            folder = database_of(uri).resolve().parent
+            folder.mkdir(parents=True, exist_ok=True)
+            location = (folder / "artifacts").as_uri()
+        elif is_server(uri):
             require_store(uri)
-        self.uri = uri
-        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self.uri, self.client = uri, MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = self.client.get_experiment_by_name(experiment)
-        if found is not None:
-            self.experiment_id = str(found.experiment_id)
-        else:
-            location = artifacts.as_uri() if artifacts is not None else None
-            self.experiment_id = str(self.client.create_experiment(experiment, artifact_location=location, tags=KIND))
+        made = self.client.create_experiment(experiment, location, KIND) if found is None else found.experiment_id
+        self.experiment_id = str(made)
 
     def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """The id of the run with this key, which is made if necessary.
-
-        So a retried or resumed training continues its own run.
-        """
+        """The id of the run with this key, which is made if necessary: a retried or resumed training continues its own."""
         found = self.client.search_runs(
             [self.experiment_id], filter_string=f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
         )
@@ -61,8 +55,10 @@ class Tracker:
             run_id = str(found[0].info.run_id)
             self.client.update_run(run_id, status="RUNNING")
         else:
-            run = self.client.create_run(self.experiment_id, run_name=name, tags=_origin() | {RUN_KEY_TAG: key})
-            run_id = str(run.info.run_id)
+            origin = resolve_tags()  # for "Created by" and "Source" on its page
+            own = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
+            own |= {MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name, RUN_KEY_TAG: key}
+            run_id = str(self.client.create_run(self.experiment_id, run_name=name, tags=own).info.run_id)
             self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])
         self.tag(run_id, tags)
         return run_id
@@ -72,7 +68,8 @@ class Tracker:
 
     def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
         """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""
-        self.client.log_batch(run_id, metrics=[Metric(name, value, _now_ms(), 0) for name, value in values.items()])
+        now = get_current_time_millis()
+        self.client.log_batch(run_id, metrics=[Metric(name, value, now, 0) for name, value in values.items()])
 
     def artifact(self, run_id: str, path: str) -> Path | None:
         """A local copy of a run's artifact; None if the run does not have it, or is gone."""
@@ -125,21 +122,14 @@ class Tracker:
                 )
 
 
-def _origin() -> dict[str, str]:
-    """Who makes a run, and with which program: "Created by" and "Source" on its page."""
-    found = resolve_tags()
-    kept = {name: found[name] for name in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if name in found}
-    return kept | {MLFLOW_SOURCE_NAME: Path(found.get(MLFLOW_SOURCE_NAME, "")).name}
-
-
 def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]) -> None:
     """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of it."""
     there = {
         name: {metric.step for metric in client.get_metric_history(run_id, name)}
-        for name in {name for line in history for name in line} - {"step"}
+        for name in set().union(*history) - {"step"}
     }
     lacking = [
-        Metric(name, value, _now_ms(), int(line["step"]))
+        Metric(name, value, get_current_time_millis(), int(line["step"]))
         for line in history
         for name, value in line.items()
         if name != "step" and line["step"] not in there[name]
@@ -158,7 +148,8 @@ class TrackedTraining:
         self._client, self._run_id = MlflowClient(tracking_uri=uri), run_id
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        metrics = [Metric(name, float(value), _now_ms(), step) for name, value in values.items()]
+        now = get_current_time_millis()
+        metrics = [Metric(name, float(value), now, step) for name, value in values.items()]
         self._client.log_batch(self._run_id, metrics, synchronous=False)
 
     def message(self, text: str) -> None:
@@ -168,7 +159,3 @@ class TrackedTraining:
         """Deliver the rest, if the server answers."""
         mlflow.set_tracking_uri(self._client.tracking_uri)
         mlflow.flush_async_logging()
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

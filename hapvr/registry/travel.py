@@ -3,13 +3,12 @@
 README.md      the model card, after what hubs read of it (YAML); not in the list, so that people may edit it there
 SHA256SUMS     the digest of each other file, as `sha256sum --check` reads it
 
-Beside these it has the files of a bundle, `hapvr.scorer.description`, and no others: tensors, ONNX and JSON, no pickle.
+Beside these it has `BUNDLE_FILES`, and no others: tensors, ONNX and JSON, no pickle.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import sys
@@ -17,45 +16,29 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
-from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi
+from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi, ModelCardData
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
 
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, require_regular
-from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
-from hapvr.scorer.description import (
-    BACKBONE_FILE,
-    CALIBRATION_FILE,
+from hapvr.scorer.bundle import (
+    BUNDLE_FILES,
     CARD_FILE,
-    EVIDENCE_FILE,
-    NETWORK_FOLDER,
-    ONNX_FOLDER,
-    SCORER_FILE,
-    WHITENING_FILE,
-    ONNXName,
+    load_in_torch,
     read_calibration,
     read_description,
     read_evidence,
 )
-from hapvr.scorer.torch_bundle import load_networks
 from hapvr.settings import first_line
 
 README_FILE = "README.md"
 SUMS_FILE = "SHA256SUMS"
 HUB = "hf://"
 DIGEST_TAG = "hapvr.sha256"
-HEAD = {"library_name": "hapvr", "tags": ["video-retrieval", "video-similarity", "copy-detection"]}
-
-_FILES = {
-    *(SCORER_FILE, CALIBRATION_FILE, EVIDENCE_FILE, CARD_FILE, BACKBONE_FILE, WHITENING_FILE),
-    *(f"{NETWORK_FOLDER}/{name}" for name in (WEIGHTS_FILE, DESCRIPTION_FILE)),
-    *(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName)),
-}
 _PLACE = re.compile(r"hf://([A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)(?:@([A-Za-z0-9][A-Za-z0-9_./-]*))?")
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 
@@ -68,15 +51,14 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     read_description(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
-    files = sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file())
-    names = [name for name in files if name in _FILES]
+    names = sorted(name for name in BUNDLE_FILES if (bundle / name).is_file())
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
-    head = HEAD | ({"license": licence} if licence else {})
+    tags = ["video-retrieval", "video-similarity", "copy-detection"]
+    head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
     card = (folder / CARD_FILE).read_text(encoding="utf-8") if CARD_FILE in names else "# A model of HAP-VR\n"
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", "", card]  # JSON is YAML
-    (folder / README_FILE).write_text("\n".join(lines), encoding="utf-8")
+    (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{card}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
     (folder / SUMS_FILE).write_text(sums, encoding="ascii")  # last: without it nobody takes the folder
     return hashlib.sha256(sums.encode()).hexdigest()
@@ -88,17 +70,16 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
     Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
     DataError where the hub refuses, and as `export_model` does.
     """
-    repository, revision = _parsed(place)
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder = Path(scratch) / "model"
         digest = export_model(bundle, folder, licence=licence)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        with _hub(place) as hub:
+        with _hub(place) as (hub, repository, revision):
             hub.create_repo(repository, private=True, exist_ok=True)
             there = hub.list_repo_files(repository, revision=revision)
             operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
                 *(CommitOperationAdd(name, folder / name) for name in names),
-                *(CommitOperationDelete(name) for name in there if name in _FILES.difference(names)),
+                *(CommitOperationDelete(name) for name in there if name in BUNDLE_FILES.difference(names)),
             ]
             message = f"HAP-VR model {digest[:12]}"
             made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
@@ -115,9 +96,9 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
         if place.startswith(HUB):
-            folder, (repository, revision) = Path(scratch) / "fetched", _parsed(place)
+            folder = Path(scratch) / "fetched"
             wanted = [SUMS_FILE, CARD_FILE, "*.json", "*.safetensors", "*.onnx"]
-            with _hub(place) as hub:
+            with _hub(place) as (hub, repository, revision):
                 commit = hub.model_info(repository, revision=revision).sha
                 hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
             source = f"{HUB}{repository}@{commit}"
@@ -129,7 +110,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         description.require_files(bundle)
         read_calibration(bundle)
         read_evidence(bundle)
-        load_networks(bundle, description, device="cpu")  # raises where the parts do not fit
+        load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
         key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}
@@ -149,7 +130,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
             raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")
         for line in listed.decode("ascii").splitlines():
             row = _SUM.fullmatch(line)
-            if row is None or row[2] not in _FILES:
+            if row is None or row[2] not in BUNDLE_FILES:
                 raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
             name = row[2]
             require_regular(folder / name)
@@ -163,21 +144,17 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
     return digest
 
 
-def _parsed(place: str) -> tuple[str, str | None]:
-    """Repository and revision of a place. Raises ArgumentError."""
+@contextmanager
+def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
+    """The hub's own client, repository and revision of a place; whatever the client raises, errors of several libraries,
+    becomes a DataError. Raises ArgumentError for what is no place."""
     found = _PLACE.fullmatch(place)
     if found is None:
         raise ArgumentError(f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME")
-    return found[1], found[2]
-
-
-@contextmanager
-def _hub(place: str) -> Iterator[HfApi]:
-    """The hub's own client; whatever it raises, errors of several libraries, becomes a DataError."""
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
-        yield HfApi(library_name="hapvr", library_version=__version__)
+        yield HfApi(library_name="hapvr", library_version=__version__), found[1], found[2]
     except Exception as error:
         raise DataError(
             f"hub: {place} is refused or cannot be reached ({type(error).__name__}: {first_line(error)}); check the name, the "

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlflow
 import pandas as pd
@@ -29,7 +29,8 @@ from hapvr.errors import DataError
 from hapvr.registry.client import is_absent
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
-from hapvr.scorer.description import CARD_FILE
+from hapvr.scorer.bundle import CARD_FILE
+from hapvr.scorer.segments import Segment
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"
@@ -54,35 +55,27 @@ REQUIREMENTS = (
     "av", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
     "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
 )  # fmt: skip
-SEGMENT_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s", "score")
-TEXT, NUMBER = DataType.string, DataType.double
 
 
-@dataclass(frozen=True)
-class Champion:
+class Champion(NamedTuple):
     """The version with the alias champion, and the MLflow run it came from."""
 
     version: int
     run_id: str
 
 
-def signature() -> ModelSignature:
-    """Columns of request and answer, and the parameters of a request.
-
-    `references` may hold anything: as a list of texts MLflow would cut every name to one character if one of them is null.
-    """
-    inputs = [ColSpec(TEXT, "query"), ColSpec(TEXT, "reference", required=False)]
-    inputs.append(ColSpec(AnyType(), "references", required=False))
-    texts, numbers = ("query", "reference", "verdict", "error", "warning"), ("similarity", "probability", "threshold")
-    outputs = [ColSpec(TEXT if name in texts else NUMBER, name) for name in (*texts[:2], *numbers, *texts[2:])]
-    segment = Object([Property(name, NUMBER) for name in SEGMENT_COLUMNS])
-    outputs.append(ColSpec(Array(segment), "segments", required=False))
-    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", NUMBER, DEFAULT_PRECISION)]
-    return ModelSignature(inputs=Schema(inputs), outputs=Schema(outputs), params=ParamSchema(params))
-
-
 def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
+    text, number = DataType.string, DataType.double
+    inputs = [ColSpec(text, "query"), ColSpec(text, "reference", required=False)]
+    # a list of texts of which one is null would come with each name cut to one character
+    inputs.append(ColSpec(AnyType(), "references", required=False))
+    kinds = {"query": text, "reference": text, "similarity": number, "probability": number, "threshold": number}
+    kinds |= {"verdict": text, "error": text, "warning": text}
+    outputs = [ColSpec(kind, name) for name, kind in kinds.items()]
+    segment = Object([Property(one.name, number) for one in fields(Segment)])
+    outputs.append(ColSpec(Array(segment), "segments", required=False))
+    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", number, DEFAULT_PRECISION)]
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
     with mlflow.start_run(run_id=run_id):
@@ -92,7 +85,7 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             artifacts={"bundle": str(bundle)},
             code_paths=[str(Path(hapvr.__file__).parent)],
             pip_requirements=[f"{package}=={installed_version(package)}" for package in REQUIREMENTS],
-            signature=signature(),
+            signature=ModelSignature(Schema(inputs), Schema(outputs), ParamSchema(params)),
             input_example=pd.DataFrame(
                 {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
             ),
@@ -134,21 +127,19 @@ def register(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    existing = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
-    if existing:
-        number = int(existing[0].version)
-    else:
+    versions = list(client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"))
+    if not versions:
         # A server refuses the address of a logged model without its id. A client on a database looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
         found = client.get_run(run_id).data.tags
         maker = f"Dagster run {found['dagster.run_id']}" if "dagster.run_id" in found else found.get(MLFLOW_USER, "")
         known = {**tags, MAKER_TAG: maker}
-        made = client.create_model_version(name, source=model_uri, run_id=run_id, tags=known, model_id=logged)
-        number = int(made.version)
+        versions = [client.create_model_version(name, model_uri, run_id=run_id, tags=known, model_id=logged)]
+    number = str(versions[0].version)
     if target is not None:
-        client.set_model_version_tag(name, str(number), TARGET_TAG, f"{target:.6f}")
-    client.set_registered_model_alias(name, CHALLENGER, str(number))
-    return number
+        client.set_model_version_tag(name, number, TARGET_TAG, f"{target:.6f}")
+    client.set_registered_model_alias(name, CHALLENGER, number)
+    return int(number)
 
 
 def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
@@ -196,7 +187,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
             f"model: the registry at {client.tracking_uri} has no model named {name}; `make demo` registers one"
         )
     aliases = client.get_registered_model(name).aliases
-    rows: list[dict[str, Any]] = [
+    return [
         {
             "version": int(row.version),
             "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
@@ -210,9 +201,8 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
             "run_id": row.run_id,
             "tags": dict(row.tags),
         }
-        for row in versions
+        for row in sorted(versions, key=lambda row: -int(row.version))
     ]
-    return sorted(rows, key=lambda row: -row["version"])
 
 
 def champion_of(client: MlflowClient, name: str) -> Champion | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -15,12 +16,11 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from hapvr.errors import ConfigError, VideoError
-from hapvr.settings import ServingConfig
+from hapvr.settings import ServingConfig, explain
 
 ROOTS_VARIABLE = "HAPVR_ALLOWED_ROOTS"
 HOSTS_VARIABLE = "HAPVR_ALLOWED_HOSTS"
 ANY_HOST = "*"
-LONGEST_WAIT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,10 @@ class Access:
 
     def check_url(self, url: str) -> None:
         """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
-        try:
+        host = scheme = ""
+        with suppress(ValueError):  # of what is no URL
             address = urlsplit(url)
-            host, scheme = (address.hostname or "").lower(), address.scheme.lower()
-        except ValueError:
-            host = scheme = ""
+            host, scheme = address.hostname or "", address.scheme  # both in lower case
         if scheme not in ("http", "https"):
             raise VideoError("not_allowed", f"video: {url!r}: wanted a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
@@ -70,8 +69,7 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
     roots = None
     if ROOTS_VARIABLE in environ:
         roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)
-        missing = [str(root) for root in roots if not root.is_dir()]
-        if missing:
+        if missing := [root for root in roots if not root.is_dir()]:
             raise ConfigError(
                 f"{ROOTS_VARIABLE}: {missing[0]} is not a folder; list folders separated by {os.pathsep!r}"
             )
@@ -81,30 +79,29 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
 
 def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = os.environ) -> ServingConfig:
     """The limits stored with a model, replaced by HAPVR_MAX_PAIRS and so on where set. Raises ConfigError for a wrong value."""
-    variables = {name: f"HAPVR_{name.upper()}" for name in ServingConfig.model_fields}
-    given = {name: environ[variable] for name, variable in variables.items() if environ.get(variable)}
+    given = {name: environ.get(f"HAPVR_{name.upper()}") for name in ServingConfig.model_fields}
     try:
-        return ServingConfig.model_validate(stored.model_dump() | given)
+        return ServingConfig.model_validate(
+            stored.model_dump() | {name: value for name, value in given.items() if value}
+        )
     except ValidationError as error:
-        problem = error.errors()[0]
-        name = str(problem["loc"][0])
-        raise ConfigError(f"{variables.get(name, name)}: {problem['msg']}, got {problem['input']!r}") from error
+        name, said = explain(error).split(":", maxsplit=1)
+        raise ConfigError(f"HAPVR_{name.upper()}:{said}") from error
 
 
 class Deadline:
     """A moment `limit_s` seconds from now; None: never. `cancel` makes it pass at once, from any thread."""
 
     def __init__(self, limit_s: float | None) -> None:
-        self._limit_s = limit_s
-        self._end_s = None if limit_s is None else time.monotonic() + limit_s
-        self._canceled = False
+        self._limit_s = limit_s  # None also once it is canceled
+        self._end_s = math.inf if limit_s is None else time.monotonic() + limit_s
 
     def wait_s(self) -> float:
-        """Seconds that are left, above 0."""
-        return LONGEST_WAIT_S if self._end_s is None else max(self._end_s - time.monotonic(), 0.001)
+        """Seconds that are left, above 0, and a day at most."""
+        return min(max(self._end_s - time.monotonic(), 0.001), 24 * 3600.0)
 
     def passed(self) -> bool:
-        return self._end_s is not None and time.monotonic() >= self._end_s
+        return time.monotonic() >= self._end_s
 
     def check(self) -> None:
         """Raise VideoError `timeout` if the moment has passed."""
@@ -113,12 +110,11 @@ class Deadline:
 
     def cancel(self) -> None:
         """Nobody waits for the request any more."""
-        self._canceled = True
-        self._end_s = time.monotonic()
+        self._limit_s, self._end_s = None, time.monotonic()
 
     def error(self) -> VideoError:
         """What a row says that was not done in time."""
-        if self._canceled or self._limit_s is None:
+        if self._limit_s is None:
             return VideoError("canceled", "request: it was canceled; send it again if it is still wanted")
         return VideoError("timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request")
 

@@ -1,38 +1,40 @@
-"""Write a bundle, and load its scorer or its similarity network: the model's networks in one folder; no pickle, no hub, no data
-root."""
+"""A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no data root. Its files:
+
+scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
+calibration.json          similarity to probability; not there where the model has none
+evidence.json             what a search knows of a candidate to probability; not there where the model has none
+model_card.md             data, settings, metrics and limits, for people; may be absent
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
+whitening.safetensors
+network/                  network.safetensors, network.json
+onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field
 
 from hapvr import __version__
-from hapvr.errors import FULL_HINT, DataError, MissingPartError, is_installed, on_processor
-from hapvr.model.description import DESCRIPTION_FILE
+from hapvr.errors import FULL_HINT, DamagedError, DataError, MissingPartError, is_installed, on_processor
+from hapvr.files import file_sha256, read_json_as, write_atomic
+from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
+from hapvr.model.description import read_description as read_network
+from hapvr.model.settings import NetworkSettings
+from hapvr.networks.settings import BackboneConfig, Precision
+from hapvr.provenance import Provenance
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import (
-    BACKBONE_FILE,
-    FORMAT_VERSION,
-    NETWORK_FOLDER,
-    ONNX_FOLDER,
-    SCORER_FILE,
-    WHITENING_FILE,
-    Description,
-    NoONNX,
-    ONNXRecord,
-    random_weights_warning,
-    read_calibration,
-    read_description,
-    write_calibration,
-    write_description,
-)
-from hapvr.scorer.onnx_networks import ONNXNetworks
-from hapvr.scorer.scorer import Networks, VideoScorer
-from hapvr.settings import ServingConfig
+from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.onnx_networks import ONNX_FOLDER, ONNXName, ONNXNetworks, ONNXRecord
+from hapvr.scorer.scorer import VideoScorer
+from hapvr.settings import ServingConfig, first_line
 from hapvr.video.settings import SamplingConfig
 
 if TYPE_CHECKING:
@@ -40,6 +42,120 @@ if TYPE_CHECKING:
     from hapvr.networks.backbone import Backbone
     from hapvr.networks.packaged import PackagedBackbone
     from hapvr.networks.whitening import Whitening
+    from hapvr.scorer.torch_networks import TorchNetworks
+
+SCORER_FILE = "scorer.json"
+BACKBONE_FILE = "backbone.safetensors"
+WHITENING_FILE = "whitening.safetensors"
+NETWORK_FOLDER = "network"
+CALIBRATION_FILE = "calibration.json"
+EVIDENCE_FILE = "evidence.json"
+CARD_FILE = "model_card.md"
+BUNDLE_FILES = {
+    *(SCORER_FILE, CALIBRATION_FILE, EVIDENCE_FILE, CARD_FILE, BACKBONE_FILE, WHITENING_FILE),
+    *(f"{NETWORK_FOLDER}/{name}" for name in (WEIGHTS_FILE, DESCRIPTION_FILE)),
+    *(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName)),
+}
+"""All that a bundle may have."""
+HINT = "fetch the model again, or register it again with this version"
+
+
+class BackboneRecord(BaseModel, extra="allow"):
+    """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
+
+    architecture: str
+    source: Literal["pretrained", "packaged", "file", "random"]
+    sha256: str
+    precision: Precision = "float32"
+
+
+class NoONNX(BaseModel):
+    """Why a bundle has no ONNX files, as the end of a sentence."""
+
+    reason: str
+
+
+class Description(BaseModel):
+    """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest of its values. warning: a
+    sentence that goes with every answer of the model."""
+
+    format_version: Literal[4]
+    hapvr_version: str
+    files: dict[str, str]
+    backbone: BackboneRecord
+    crop_px: Annotated[int, Field(ge=1, le=1024)]
+    whitening: str
+    sampling: SamplingConfig
+    serving: ServingConfig
+    warning: str
+    provenance: dict[str, Any]
+    onnx: ONNXRecord | NoONNX
+
+    def require_files(self, place: Path) -> None:
+        """Raise DamagedError, naming a file of the bundle that is missing or is not the recorded one."""
+        for name, digest in self.files.items():
+            path = place / name
+            if not path.is_file() or file_sha256(path) != digest:
+                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
+
+    def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
+        """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
+
+        place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions
+        is checked when they are scored.
+        """
+        from hapvr.data.features import without_extras  # with pyarrow, which scoring does without
+
+        if "imported" in settings:
+            return
+        own = {
+            "sampling": self.sampling.identity_fields(),
+            "backbone": self.backbone.model_dump(exclude_defaults=True),
+            "crop_px": self.crop_px,
+            "whitening": self.whitening,
+        }
+        found = Provenance("features", without_extras(settings))
+        if differences := Provenance("features", own).differences(found):
+            raise DataError(
+                f"model: {place} does not go with these features: {'; '.join(differences)}. Extract features with the "
+                "model's settings, or take the model that was trained on these"
+            )
+
+
+def read_description(folder: Path) -> Description:
+    """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that cannot be used."""
+    if not (folder / SCORER_FILE).exists():
+        raise DataError(f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}")
+    return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
+
+
+def read_calibration(folder: Path) -> Calibration | None:
+    """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
+    path = folder / CALIBRATION_FILE
+    return read_json_as(path, Calibration, hint=HINT) if path.exists() else None
+
+
+def read_evidence(folder: Path) -> EvidenceModel | None:
+    """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a file that cannot be used."""
+    path = folder / EVIDENCE_FILE
+    return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
+
+
+def is_untrained(folder: Path) -> bool:
+    """Whether the network of a bundle compares features as the frozen backbone gives them."""
+    settings = read_network(folder / NETWORK_FOLDER).settings
+    return isinstance(settings, NetworkSettings) and not (
+        settings.attention or settings.comparator or settings.binary_bits
+    )
+
+
+def random_weights_warning(sources: Iterable[str]) -> str:
+    """The warning of a model whose frozen networks have weights of these sources; empty unless some are random."""
+    said = (
+        "the frozen networks of this model have random weights: it shows that the chain works, and its similarities and "
+        "probabilities say nothing about videos"
+    )
+    return said if "random" in sources else ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +180,6 @@ class BundleParts:
 
 def write_bundle(folder: Path, parts: BundleParts) -> Path:
     """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
-    backbone = parts.backbone
     from safetensors.numpy import save_file  # which scoring does without
 
     from hapvr.networks.whitening import whitening_to_bytes
@@ -74,24 +189,50 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
     if parts.onnx_folder is not None:
         shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
     shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
-    save_file(backbone.state(), folder / BACKBONE_FILE)
+    save_file(parts.backbone.state(), folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
     if parts.calibration is not None:
-        write_calibration(folder, parts.calibration)
+        _write_values(folder / CALIBRATION_FILE, parts.calibration)
     description = {
-        "format_version": FORMAT_VERSION,
+        "format_version": 4,
         "hapvr_version": __version__,
         "serving": parts.serving.model_dump(mode="json"),
         "sampling": parts.sampling.model_dump(mode="json"),
-        "backbone": backbone.settings,
-        "crop_px": backbone.crop_px,
+        "backbone": parts.backbone.settings,
+        "crop_px": parts.backbone.crop_px,
         "whitening": parts.whitening.sha256,
         "provenance": dict(parts.provenance),
-        "warning": parts.warning or random_weights_warning([backbone.identity.source]),
+        "warning": parts.warning or random_weights_warning([parts.backbone.identity.source]),
         "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
     }
-    write_description(folder, description)  # last: without it the folder is not a bundle
+    _write_description(folder, description)  # last: without it the folder is not a bundle
     return folder
+
+
+def complete_bundle(
+    folder: Path, *, evidence: EvidenceModel | str, card: str, calibration: Calibration | None = None
+) -> None:
+    """Add what was fitted with the bundle itself: evidence, or a reason why there is none; calibration, where it had none; and
+    the card, in Markdown."""
+    if calibration is not None:
+        _write_values(folder / CALIBRATION_FILE, calibration)
+    if isinstance(evidence, EvidenceModel):
+        _write_values(folder / EVIDENCE_FILE, evidence)
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    _write_description(folder, json.loads((folder / SCORER_FILE).read_text(encoding="utf-8")))
+
+
+def _write_values(path: Path, values: Calibration | EvidenceModel) -> None:
+    path.write_text(json.dumps(asdict(values), indent=1), encoding="utf-8")
+
+
+def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write scorer.json, with the digests of the other files."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / SCORER_FILE]
+    digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    with write_atomic(folder / SCORER_FILE) as part:
+        text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
+        part.write_text(text, encoding="utf-8")
 
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
@@ -103,23 +244,61 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """
     description = read_description(folder)
     description.require_files(folder)
+    onnx, has_torch = description.onnx, is_installed("torch")
+    if isinstance(onnx, NoONNX) and not has_torch:
+        raise MissingPartError(f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}")
+    networks: ONNXNetworks | TorchNetworks
+    if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
+        networks = ONNXNetworks(folder, onnx, precision=description.backbone.precision)
+    else:
+        networks = load_in_torch(folder, description, device=device)
     return VideoScorer(
-        _networks(folder, description, device=device),
-        description,
+        networks,
+        sampling=description.sampling,
+        crop_px=description.crop_px,
+        warning=description.warning,
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )
 
 
-def _networks(folder: Path, description: Description, *, device: str) -> Networks:
-    onnx, has_torch = description.onnx, is_installed("torch")
-    if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
-        return ONNXNetworks(folder, onnx, precision=description.backbone.precision)
-    if isinstance(onnx, NoONNX) and not has_torch:
-        raise MissingPartError(f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}")
-    from hapvr.scorer.torch_bundle import load_networks
+def load_in_torch(folder: Path, description: Description, *, device: str) -> TorchNetworks:
+    """The networks of a bundle in torch; auto: on a GPU where there is one. Raises DataError as `load_bundle` does."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    return load_networks(folder, description, device=device)
+    from hapvr.model.checkpoint import load_network
+    from hapvr.networks.backbone import load_backbone
+    from hapvr.networks.packaged import WeightsIdentity
+    from hapvr.networks.weights import state_sha256
+    from hapvr.networks.whitening import whitening_from_bytes
+    from hapvr.scorer.torch_networks import TorchNetworks
+
+    settings = description.backbone.model_dump()
+    identity = WeightsIdentity(settings["architecture"], settings.pop("source"), settings.pop("sha256"))
+    settings |= {"weights": {"source": "random"}, "crop_px": description.crop_px}
+    try:
+        backbone = load_backbone(BackboneConfig.model_validate(settings))
+        backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
+        whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        said = first_line(error)
+        raise DamagedError(f"model: backbone or whitening of {folder} is damaged ({said}); {HINT}") from error
+    for part, digest, wanted in (
+        ("backbone", state_sha256(backbone.network.state_dict()), identity.sha256),
+        ("whitening", whitening.sha256, description.whitening),
+    ):
+        if digest != wanted:
+            raise DataError(
+                f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}"
+            )
+    stated = description.backbone.model_dump(exclude_defaults=True)
+    return TorchNetworks(
+        backbone=replace(backbone, identity=identity, settings=stated),
+        whitening=whitening,
+        network=load_network(folder / NETWORK_FOLDER)[0],
+        device=device,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,11 +327,11 @@ def load_similarity_model(place: Path) -> SimilarityModel:
         return SimilarityModel(place=place, network=import_released(place)[0])
     if (place / DESCRIPTION_FILE).is_file():
         return SimilarityModel(place=place, network=load_network(place)[0])
-    if not (place / SCORER_FILE).exists():
-        raise DataError(
-            f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with "
-            f"{DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
-        )
-    description = read_description(place)
-    description.require_files(place)
-    return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)
+    if (place / SCORER_FILE).exists():
+        description = read_description(place)
+        description.require_files(place)
+        return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)
+    raise DataError(
+        f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with {DESCRIPTION_FILE}), a "
+        "published .pth, or models:/NAME@ALIAS"
+    )

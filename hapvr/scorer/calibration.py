@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import AfterValidator, Field, FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
-from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
-from hapvr.scorer.segments import DEFAULT_THRESHOLD
 from hapvr.settings import Rate
 
+Floats = NDArray[np.float64]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Verdict = Literal["match", "no match", "unsure"]
 
@@ -46,12 +44,6 @@ class PrecisionThreshold:
     num_matches: Count
 
 
-def _rising(rows: tuple[PrecisionThreshold, ...]) -> tuple[PrecisionThreshold, ...]:
-    if any(row.precision >= following.precision for row, following in pairwise(rows)):
-        raise ValueError("the wanted precisions do not rise")
-    return rows
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
     """Pairs of similar predicted probability: their mean prediction, the rate of matches among them, their number."""
@@ -76,7 +68,7 @@ class Calibration:
     num_matches: Count
     num_others: Count
     brier: Rate
-    thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1), AfterValidator(_rising)]
+    thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1)]
     reliability: tuple[ReliabilityBin, ...]
     frame_threshold: FiniteFloat | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
@@ -87,26 +79,21 @@ class Calibration:
         prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
         prior shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1).
         """
-        return float(self.probabilities(similarity, prior=prior))
-
-    def probabilities(self, similarity: ArrayLike, *, prior: float | None = None) -> Floats:
-        """`probability` of an array of any shape."""
-        shift = 0.0
-        if prior is not None:
-            if not 0 < prior < 1:
-                raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
-            shift = logit(prior) - logit(self.prior)
-        return sigmoid(self.slope * np.asarray(similarity, np.float64) + self.intercept + shift)
+        if prior is not None and not 0 < prior < 1:
+            raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
+        shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
+        return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
 
     def threshold(self, precision: float) -> PrecisionThreshold:
         """The stored threshold of the lowest precision that is at least the wanted one.
 
         Raises ArgumentError for a precision that is not above 0, and above the highest one.
         """
-        for row in self.thresholds:
-            if 0 < precision <= row.precision + 1e-9:
-                return row
-        raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {self.thresholds[-1].precision}")
+        known = {row.precision: row for row in self.thresholds}
+        enough = [one for one in known if 0 < precision <= one + 1e-9]
+        if not enough:
+            raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {max(known)}")
+        return known[min(enough)]
 
     def verdict(self, similarity: float, *, precision: float, prior: float | None = None) -> Verdict:
         """Whether a pair of this similarity is a match.
@@ -121,12 +108,6 @@ class Calibration:
         if reached if prior is None else probability >= precision:
             return "match"
         return "no match" if probability <= 1 - precision else "unsure"
-
-
-def frame_threshold(calibration: Calibration | None) -> float:
-    """Relative frame similarity from which on two frames count as the same in segments: the fitted one, or the default."""
-    known = None if calibration is None else calibration.frame_threshold
-    return DEFAULT_THRESHOLD if known is None else known
 
 
 def fit_calibration(
@@ -145,41 +126,46 @@ def fit_calibration(
             "finite"
         )
     is_match = np.arange(len(similarity)) < len(positive)
-    slope, intercept = _fit(similarity, is_match)
+    target = np.where(is_match, (len(positive) + 1) / (len(positive) + 2), 1 / (len(negative) + 2))
+    (slope,), intercept = fit_logistic(similarity[:, None], target)
     predicted = sigmoid(slope * similarity + intercept)
+    of_bin = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
+    bins = [of_bin == number for number in np.unique(of_bin)]
     return Calibration(
-        slope=slope,
+        slope=float(slope),
         intercept=intercept,
         prior=float(is_match.mean()),
         num_matches=len(positive),
         num_others=len(negative),
         brier=float(np.mean((predicted - is_match) ** 2)),
-        thresholds=precision_thresholds(similarity, is_match, precisions=PRECISIONS),
-        reliability=_reliability(predicted, is_match),
+        thresholds=_thresholds(similarity, is_match),
+        reliability=tuple(
+            ReliabilityBin(
+                predicted=float(predicted[one].mean()), observed=float(is_match[one].mean()), num_pairs=int(one.sum())
+            )
+            for one in bins
+        ),
         frame_threshold=frame_threshold,
         source=dict(source),
     )
 
 
-def precision_thresholds(
-    similarity: Floats, is_match: NDArray[np.bool_], *, precisions: Sequence[float]
-) -> tuple[PrecisionThreshold, ...]:
+def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[PrecisionThreshold, ...]:
     """Per wanted precision the lowest observed similarity at or above which it is reached. Both arrays [K], K >= 1."""
     order = np.argsort(-similarity, kind="stable")
     ordered, hits = similarity[order], np.cumsum(is_match[order])
     last_of_ties = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
     counts, matches = last_of_ties + 1, hits[last_of_ties]
     rows = []
-    for wanted in precisions:
-        reached = np.flatnonzero(matches >= wanted * counts)
-        chosen = int(reached[-1]) if len(reached) else None
-        number, found = (int(counts[chosen]), int(matches[chosen])) if chosen is not None else (0, 0)
+    for wanted in PRECISIONS:
+        last = np.flatnonzero(matches >= wanted * counts)[-1:]  # one place, or none
+        number, found = int(counts[last].sum()), int(matches[last].sum())
         rows.append(
             PrecisionThreshold(
                 precision=wanted,
-                similarity=None if chosen is None else float(ordered[last_of_ties[chosen]]),
+                similarity=float(ordered[number - 1]) if number else None,
                 found=found / number if number else 0.0,
-                lower=_wilson_lower(found, number),
+                lower=_wilson_lower(found, number) if number else 0.0,
                 recall=found / max(int(is_match.sum()), 1),
                 num_pairs=number,
                 num_matches=found,
@@ -188,32 +174,59 @@ def precision_thresholds(
     return tuple(rows)
 
 
-def _fit(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[float, float]:
-    """Slope >= 0 and intercept, with Platt's targets."""
-    num_matches = int(is_match.sum())
-    target = np.where(is_match, (num_matches + 1) / (num_matches + 2), 1 / (len(is_match) - num_matches + 2))
-    slopes, intercept = fit_logistic(similarity[:, None], target)
-    return float(slopes[0]), intercept
-
-
-def _reliability(predicted: Floats, is_match: NDArray[np.bool_]) -> tuple[ReliabilityBin, ...]:
-    bins = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
-    return tuple(
-        ReliabilityBin(
-            predicted=float(predicted[bins == number].mean()),
-            observed=float(is_match[bins == number].mean()),
-            num_pairs=int((bins == number).sum()),
-        )
-        for number in range(NUM_BINS)
-        if (bins == number).any()
-    )
-
-
 def _wilson_lower(hits: int, number: int, *, z: float = 1.96) -> float:
-    """Lower end of Wilson's score interval of a rate; 0 for no trials."""
-    if number == 0:
-        return 0.0
+    """Lower end of Wilson's score interval of a rate."""
     rate = hits / number
     center = rate + z * z / (2 * number)
     spread = z * math.sqrt(rate * (1 - rate) / number + z * z / (4 * number * number))
     return max(0.0, (center - spread) / (1 + z * z / number))
+
+
+def fit_logistic(
+    inputs: Floats, target: Floats, *, penalty: float = 1e-9, towards: Floats | None = None
+) -> tuple[Floats, float]:
+    """Logistic regression: weights [F] >= 0, so that more evidence never says less, and intercept, for inputs [N, F] and
+    targets [N] in [0, 1], by Newton's method with an active set.
+
+    penalty: of the squared distance of the weights (L2) of standardised inputs from those of `towards`, default is 0, against the
+    sum of the log losses; the intercept has none.
+    """
+    center, scale = inputs.mean(axis=0), inputs.std(axis=0)
+    used = scale > 1e-12  # others say nothing
+    scale = np.where(used, scale, 1.0)
+    rows = np.column_stack([(inputs - center) / scale * used, np.ones(len(inputs))])
+    ridge = np.append(np.full(len(center), penalty), 0.0)
+    least = np.append(np.zeros(len(center)), -np.inf)
+    home = np.append(np.zeros(len(center)) if towards is None else towards * scale * used, 0.0)
+    weights = np.append(home[:-1], logit(float(target.mean())))
+
+    def loss_of(tried: Floats) -> float:
+        logits = rows @ tried
+        return float(np.sum(np.logaddexp(0, logits) - target * logits) + ridge @ (tried - home) ** 2 / 2)
+
+    loss = loss_of(weights)
+    for _ in range(100):
+        predicted = sigmoid(rows @ weights)
+        gradient = rows.T @ (predicted - target) + ridge * (weights - home)
+        free = (weights > least) | (gradient < 0)
+        curvature = (rows * (predicted * (1 - predicted))[:, None]).T @ rows + np.diag(ridge + 1e-9)
+        step, rate = np.zeros_like(weights), 1.0
+        step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+        while rate > 1e-8 and loss_of(np.maximum(weights - rate * step, least)) > loss:
+            rate /= 2
+        weights = np.maximum(weights - rate * step, least)
+        before, loss = loss, loss_of(weights)
+        if before - loss <= 1e-12 * max(1.0, before):
+            break
+    slopes = weights[:-1] * used / scale
+    return slopes, float(weights[-1] - slopes @ center)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Probabilities of log-odds."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * logits)), np.float64)
+
+
+def logit(rate: float) -> float:
+    """Log-odds of a probability in (0, 1)."""
+    return math.log(rate / (1 - rate))

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
-from hapvr.scorer.calibration import MIN_PAIRS, Count
-from hapvr.scorer.logistic import Floats, fit_logistic, logit, sigmoid
+from hapvr.scorer.calibration import MIN_PAIRS, Count, Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
 TYPICAL = {"similarity": 1.0, "frame_run": 6.4, "num_pictures": 2.2, "votes": 6.5, "whole_picture": 0.7}

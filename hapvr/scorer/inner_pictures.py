@@ -20,9 +20,8 @@ Box = tuple[slice, slice]
 
 IN_A_PART = "in a part of the picture"
 """What answers say of a match by an inner picture."""
-LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 MAX_INNER = 3
-MAX_FRAMES, LEAST_FRAMES = 24, 2
+MAX_FRAMES = 24
 """Frames, spread evenly, that are looked at."""
 LINES = 12
 """Straight edges of each direction, both borders of the picture among them, whose rectangles are looked at."""
@@ -35,33 +34,24 @@ COVERED = 0.5
 over the fourth."""
 NEAR = 12
 """Pixels around an edge that say how strong the picture's own edges are there."""
-CONTRAST = 6.0
-"""Grey levels that make an edge where the picture has none of its own."""
-STRONGEST = 40.0
-"""Grey levels above which a step counts as this many: one frame must not make an edge of its own."""
-MOVING = 3.0
-"""Standard deviation over time, in grey levels, above which a pixel moves."""
 LEAST_MOVING = 0.1
 """Share of an inner picture that moves."""
-LARGER = 0.25
-"""Power of the area by which a large rectangle goes before a small one with equally clear sides."""
-SAME = 0.5
-"""Intersection over union from which on two rectangles are one picture."""
 
 
 def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     """Where a video has inner pictures, at most MAX_INNER, the clearest first.
 
-    jpegs: its sampled frames. Fewer than LEAST_FRAMES have none, as nothing moves.
+    jpegs: its sampled frames. A single one has none, as nothing moves.
     """
-    if len(jpegs) < LEAST_FRAMES:
+    if len(jpegs) < 2:
         return []
     chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), MAX_FRAMES)).astype(int))
     frames = decode_jpegs([jpegs[number] for number in chosen]).astype(np.float32)
-    luma = np.tensordot(frames, LUMA, axes=(1, 0))
+    luma = np.tensordot(frames, np.array([0.299, 0.587, 0.114], np.float32), axes=(1, 0))
     upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
     x, y = _lines(upright), _lines(level)
-    moving = np.pad((luma.std(axis=0) > MOVING).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
+    # a pixel moves that differs by more than three grey levels over time
+    moving = np.pad((luma.std(axis=0) > 3).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
     # axes of what follows: left, right, top, bottom
     wide, high = (places[None, :] - places[:, None] for places in (x, y))
     area = wide[:, :, None, None] * high
@@ -73,22 +63,25 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     usable &= (area >= AREAS[0] * luma[0].size) & (area <= AREAS[1] * luma[0].size) & (share >= LEAST_MOVING)
     free = np.isnan(sides)
     usable &= (free | (sides > 0)).all(axis=0)
-    clear = np.nansum(sides, axis=0) / np.sqrt((~free).sum(axis=0).clip(min=1)) * np.abs(area) ** LARGER
+    # of rectangles with equally clear sides the larger goes first
+    clear = np.nansum(sides, axis=0) / np.sqrt((~free).sum(axis=0).clip(min=1)) * np.abs(area) ** 0.25
     places = np.argwhere(usable)[np.argsort(-clear[usable], kind="stable")]
     found: list[Box] = []
     for left, right, top, bottom in places.tolist():
         box = slice(int(y[top]), int(y[bottom])), slice(int(x[left]), int(x[right]))
-        if len(found) < MAX_INNER and all(_overlap(box, other) < SAME for other in found):
+        if len(found) < MAX_INNER and all(_overlap(box, other) < 0.5 for other in found):  # else they are one picture
             found.append(box)
     return found
 
 
 def _edges(luma: Floats) -> Floats:
     """[W + 1, H] in [0, 1]: how much of an edge stands still between the columns x - 1 and x at each row."""
-    steps = np.minimum(np.abs(np.diff(luma, axis=2)), STRONGEST).mean(axis=0)
+    # grey levels; more count as 40, so that one frame does not make an edge of its own
+    steps = np.minimum(np.abs(np.diff(luma, axis=2)), 40).mean(axis=0)
     windows = sliding_window_view(np.pad(steps, ((0, 0), (NEAR, NEAR)), mode="edge"), 2 * NEAR + 1, axis=1)
     around = np.partition(windows, NEAR, axis=-1)[..., NEAR]
-    strength = np.pad(((steps - around) / (around + CONTRAST)).clip(0, 1), ((0, 0), (1, 1)))
+    # six grey levels make an edge where the picture has none of its own
+    strength = np.pad(((steps - around) / (around + 6)).clip(0, 1), ((0, 0), (1, 1)))
     # scaling and compression spread an edge over two or three pixels
     spread = np.maximum(np.maximum(strength[:, :-2], strength[:, 2:]), strength[:, 1:-1])
     return np.pad(spread.T, ((1, 1), (0, 0)))

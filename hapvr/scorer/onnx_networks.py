@@ -1,4 +1,4 @@
-"""A bundle's networks as ONNX files, run by the engine with numpy: no torch. `hapvr.scorer.onnx_export` writes them.
+"""A bundle's networks as ONNX files, run by the engine with numpy: no torch. `hapvr.scorer.torch_networks` writes them.
 
 <bundle>/onnx/backbone.onnx   frames [B, 3, S, S] uint8 -> regions [B, R, D], whitened
               embed.onnx      regions [T, R, D] -> embedding [T, R, d]
@@ -14,17 +14,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
-from hapvr.model.settings import doubled_length, strips
+from hapvr.model.settings import NetworkSettings, doubled_length, strips
 from hapvr.networks.engine import CompiledNetwork
 from hapvr.networks.settings import Precision
-from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 
 Floats = NDArray[np.float32]
+ONNXName = Literal["backbone.onnx", "embed.onnx", "frames.onnx", "compare.onnx"]
+ONNX_FOLDER = "onnx"
 
 MAX_REGION_SIMILARITIES = 2**24
 """Similarities of regions that are held at once: 64 MiB."""
@@ -33,8 +35,21 @@ MAX_REFINED_AT_ONCE = 2**20
 """Frame similarities that the comparator sees at once."""
 
 
+class ONNXRecord(BaseModel, extra="allow"):
+    """What scorer.json says. settings: of the similarity network. Further keys say how the files were checked."""
+
+    settings: NetworkSettings
+    files: Annotated[list[ONNXName], Field(min_length=3)]
+
+
 class ONNXNetworks:
-    """The four networks of a bundle. One operation at a time uses the processors; any thread may call it."""
+    """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the same in torch.
+
+    One operation at a time uses the processors; any thread may call it.
+    """
+
+    needs_extras = False
+    """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.frame_extras`."""
 
     def __init__(self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32") -> None:
         """folder: of the bundle, whose files were checked. precision: of the backbone."""
@@ -43,8 +58,6 @@ class ONNXNetworks:
         self.settings = record.settings
         self._loaded: dict[ONNXName, CompiledNetwork] = {}
         self._loading = threading.Lock()
-
-    needs_extras = False
 
     def regions(self, frames: NDArray[np.uint8]) -> Floats:
         """[B, 3, S, S] uint8 crops -> whitened region vectors [B, R, D]."""
@@ -55,22 +68,18 @@ class ONNXNetworks:
         return self._run("embed.onnx", np.asarray(regions, np.float32))
 
     def vectors(self, video: Floats) -> Floats:
-        """An embedding as it is."""
+        """An embedding as an array [T, r, d]: as it is."""
         return video
 
     def frame_similarity(self, query: Floats, reference: Floats) -> Floats:
-        """[T, T'] before the comparator, of two embeddings."""
-        per_frame = query.shape[1] * reference.shape[0] * reference.shape[1]
-        step = max(MAX_REGION_SIMILARITIES // per_frame, 1)
-        parts = [
-            self._run("frames.onnx", query[start : start + step], reference) for start in range(0, len(query), step)
-        ]
-        return np.concatenate(parts)
+        """[T, T'] in [-1, 1], before the comparator, of two embeddings."""
+        step = max(MAX_REGION_SIMILARITIES // (query.shape[1] * reference.shape[0] * reference.shape[1]), 1)
+        starts = range(0, len(query), step)
+        return np.concatenate([self._run("frames.onnx", query[start : start + step], reference) for start in starts])
 
     def self_similarity(self, video: Floats) -> Floats:
         """[T]: `frame_similarity` of each frame with itself."""
-        products = video @ video.transpose(0, 2, 1)
-        return self._chamfer(products, "spatial")
+        return _chamfer(video @ video.transpose(0, 2, 1), **self.settings.spatial)
 
     def similarities(self, query: Floats, references: Sequence[Floats]) -> Floats:
         """Video similarities [N] in [-1, 1] of one query with each reference."""
@@ -79,9 +88,10 @@ class ONNXNetworks:
     def comparisons(self, query: Floats, references: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
         """Video similarities [N] of one query with each reference, and frame similarities [T, T'] with each."""
         frames = [self.frame_similarity(query, reference) for reference in references]
-        return np.array([self._chamfer(self.refined(one), "temporal") for one in frames], np.float32), frames
+        videos = [_chamfer(self._refined(one), **self.settings.temporal) for one in frames]
+        return np.array(videos, np.float32), frames
 
-    def refined(self, frame: Floats) -> Floats:
+    def _refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""
         if not self.settings.comparator:
             return frame
@@ -89,16 +99,8 @@ class ONNXNetworks:
             repeated = np.arange(doubled_length(size, self.settings.min_frames)) % size
             frame = frame.take(repeated, axis) if len(repeated) > size else frame
         height = MAX_REFINED_AT_ONCE // frame.shape[1]
-        parts = [self._run("compare.onnx", frame[rows])[kept] for rows, kept in strips(len(frame), height=height)]
-        return np.concatenate(parts)
-
-    def _chamfer(self, values: Floats, level: str) -> Floats:
-        """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it."""
-        rate = getattr(self.settings, f"{level}_rate")
-        forth = topk_mean(values, rate).mean(-1)
-        if not self.settings.symmetric_chamfer:
-            return np.asarray(forth)
-        return np.asarray((forth + topk_mean(values.swapaxes(-1, -2), rate).mean(-1)) / 2)
+        parts = strips(len(frame), height=height)
+        return np.concatenate([self._run("compare.onnx", frame[rows])[kept] for rows, kept in parts])
 
     def _run(self, name: ONNXName, *inputs: NDArray[Any]) -> Floats:
         with self._loading:
@@ -108,12 +110,12 @@ class ONNXNetworks:
         return self._loaded[name](*inputs)
 
 
-def topk_mean(values: Floats, rate: float) -> Floats:
-    """Mean of the K largest entries along the last axis, K = max(round(rate * size), 1) as in `hapvr.model.similarity`."""
+def _chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
+    """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it: the mean over rows of the mean of
+    their K largest values, K = max(round(rate * size), 1)."""
     size = values.shape[-1]
     count = max(round(rate * size), 1)
-    if count == 1:
-        return np.asarray(values.max(-1))
-    if count < size:
-        values = np.partition(values, size - count, axis=-1)[..., size - count :]
-    return np.asarray(values.mean(-1, dtype=np.float32))
+    largest = np.partition(values, size - count, axis=-1)[..., size - count :] if count < size else values
+    forth = largest.mean(-1, dtype=np.float32).mean(-1)
+    back = _chamfer(values.swapaxes(-1, -2), rate=rate, symmetric=False) if symmetric else forth
+    return np.asarray((forth + back) / 2)

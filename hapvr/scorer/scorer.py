@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,42 +14,18 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
-from hapvr.scorer.calibration import Calibration, frame_threshold
-from hapvr.scorer.description import Description
-from hapvr.scorer.segments import FrameTimes, Segment, align, relative_similarity, timed_segments
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.segments import DEFAULT_THRESHOLD, FrameTimes, Segment, align, relative_similarity
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 from hapvr.video.hashes import Hashes
+from hapvr.video.settings import SamplingConfig
+
+if TYPE_CHECKING:
+    from hapvr.scorer.onnx_networks import ONNXNetworks
+    from hapvr.scorer.torch_networks import TorchNetworks
 
 NEVER = Deadline(None)
-
-Embedding = Any
-"""[T, r, d] of one video: a numpy array or a tensor on the engine's device, with a length and slices."""
-
-Comparisons = tuple[NDArray[np.float32], list[NDArray[np.float32]]]
-"""Video similarities [N] of one query with each reference, and frame similarities [T, T'] with each."""
-
-
-class Networks(Protocol):
-    """The frozen network with its whitening, and the similarity network: `ONNXNetworks` or `TorchNetworks`.
-
-    regions: [B, 3, S, S] crops -> whitened vectors [B, R, D]. embed: features [T, R, D] -> what is compared. vectors: an
-    embedding as an array [T, r, d]. similarities: video similarities [N] in [-1, 1] of one query with each reference.
-    comparisons: these and the frame similarities. frame_similarity: [T, T'] in [-1, 1], before the comparator.
-    self_similarity: [T], of each frame with itself.
-    """
-
-    @property
-    def needs_extras(self) -> bool:
-        """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.frame_extras`."""
-
-    def regions(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]: ...
-    def embed(self, regions: NDArray[np.floating]) -> Embedding: ...
-    def vectors(self, video: Embedding) -> NDArray[np.float32]: ...
-    def similarities(self, query: Embedding, references: Sequence[Embedding]) -> NDArray[np.float32]: ...
-    def comparisons(self, query: Embedding, references: Sequence[Embedding]) -> Comparisons: ...
-    def frame_similarity(self, query: Embedding, reference: Embedding) -> NDArray[np.float32]: ...
-    def self_similarity(self, video: Embedding) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -71,9 +47,10 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What is compared. regions: [T, r, d] from `embed`; clock: of the T sampled frames; hashes: [T], of their pictures."""
+    """What is compared. regions: [T, r, d], a numpy array or a tensor on the device of the networks; clock: of the T sampled
+    frames; hashes: [T], of their pictures."""
 
-    regions: Embedding
+    regions: Any
     clock: FrameTimes
     hashes: Hashes
 
@@ -82,7 +59,8 @@ class EmbeddedVideo:
 
     def part(self, first: int, last: int) -> EmbeddedVideo:
         """The frames from `first` to `last` - 1, with their own times."""
-        return EmbeddedVideo(self.regions[first:last], self.clock.part(first, last), self.hashes[first:last])
+        clock = replace(self.clock, times_s=self.clock.times_s[first:last])
+        return EmbeddedVideo(self.regions[first:last], clock, self.hashes[first:last])
 
 
 class VideoScorer:
@@ -92,20 +70,18 @@ class VideoScorer:
     """
 
     def __init__(
-        self, networks: Networks, description: Description, *, calibration: Calibration | None, limits: ServingConfig
+        self,
+        networks: ONNXNetworks | TorchNetworks,
+        *,
+        crop_px: int,
+        sampling: SamplingConfig,
+        calibration: Calibration | None,
+        limits: ServingConfig,
+        warning: str,
     ) -> None:
-        self.networks = networks
-        self.sampling = description.sampling
-        self.warning = description.warning
-        self.calibration = calibration
-        self.limits = limits
-        self._computing = ComputeLock()
-        self._reader = VideoReader(
-            networks.regions,
-            crop_px=description.crop_px,
-            sampling=description.sampling,
-            computing=self._computing,
-        )
+        self.networks, self.sampling, self.calibration = networks, sampling, calibration
+        self.limits, self.warning, self._computing = limits, warning, ComputeLock()
+        self._reader = VideoReader(networks.regions, crop_px=crop_px, sampling=sampling, computing=self._computing)
 
     def features(self, path: Path) -> NDArray[np.floating]:
         """Region features [T, 9, D] of a file. Raises VideoError."""
@@ -119,8 +95,7 @@ class VideoScorer:
 
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
-        first, second = (self.embed(self._video(path)) for path in (query, reference))
-        return self.similarity(first, second)
+        return self.similarity(self.embed(self._video(query)), self.embed(self._video(reference)))
 
     def score_pairs(
         self,
@@ -228,8 +203,9 @@ class VideoScorer:
 
     @property
     def frame_threshold(self) -> float:
-        """Relative frame similarity from which on two frames count as the same in segments."""
-        return frame_threshold(self.calibration)
+        """Relative frame similarity from which on two frames count as the same in segments: the fitted one, or the default."""
+        known = None if self.calibration is None else self.calibration.frame_threshold
+        return DEFAULT_THRESHOLD if known is None else known
 
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
@@ -248,8 +224,10 @@ class VideoScorer:
 
     def segments_in(self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
-        found = align(values, threshold=self.frame_threshold)
-        return tuple(timed_segments(found, query, reference, fps=self.sampling.fps))
+        found, fps = align(values, threshold=self.frame_threshold), self.sampling.fps
+        return tuple(
+            Segment(*query.span_s(*one.query, fps), *reference.span_s(*one.reference, fps), one.score) for one in found
+        )
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

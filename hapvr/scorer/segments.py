@@ -3,7 +3,6 @@ detection of partial near-duplicate videos by visual-temporal consistency", ACM 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,7 @@ class Alignment:
     score: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Segment:
     """A part of the query and the part of the reference that shows the same, in seconds from each video's first frame.
 
@@ -76,15 +75,12 @@ class FrameTimes:
     times_s: tuple[float, ...]
     duration_s: float | None = None
 
-    def end_s(self, frame: int, *, fps: float) -> float:
-        """When a sampled frame ends: 1 / fps after its own time, and never after the video's end."""
-        start_s = self.times_s[frame]
-        end_s = start_s + 1 / fps
-        return end_s if self.duration_s is None else max(start_s, min(end_s, self.duration_s))
-
-    def part(self, first: int, last: int) -> FrameTimes:
-        """The times of the sampled frames from `first` to `last` - 1."""
-        return FrameTimes(self.times_s[first:last], self.duration_s)
+    def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
+        """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time, but not after the video's."""
+        end_s = self.times_s[last] + 1 / fps
+        if self.duration_s is not None:
+            end_s = max(self.times_s[last], min(end_s, self.duration_s))
+        return self.times_s[first], end_s
 
 
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
@@ -104,13 +100,13 @@ def relative_frame_matrix(network: VideoNetwork, query: Tensor, reference: Tenso
     return relative_similarity(matrix, query_self, reference_self)
 
 
-def best_run(similarity: ArrayLike, *, num_frames: int = MIN_FRAMES) -> float:
-    """The highest threshold at which some `num_frames` consecutive frame pairs match; of all frames of a shorter video.
+def best_run(similarity: ArrayLike) -> float:
+    """The highest threshold at which some MIN_FRAMES consecutive frame pairs match; of all frames of a shorter video.
 
     similarity: [T, T'], T and T' >= 1.
     """
     matrix = np.asarray(similarity, np.float64)
-    length = min(num_frames, *matrix.shape)
+    length = min(MIN_FRAMES, *matrix.shape)
     height, width = (size - length + 1 for size in matrix.shape)
     shifted = [matrix[step : step + height, step : step + width] for step in range(length)]
     return float(np.min(shifted, axis=0).max())
@@ -129,33 +125,18 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     matrix = np.asarray(similarity, np.float64)
     wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
-    found: list[Alignment] = []
+    found, taken = list[Alignment](), np.zeros(matrix.shape, bool)
     for _ in range(MAX_PATHS):
         rows, columns = _heaviest_path(weight)
         if not rows or len(found) == MAX_SEGMENTS:
             break
-        part = Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), float(matrix[rows, columns].mean()))
         weight[rows, columns] = -np.inf
-        long_enough = min(rows[-1] - rows[0], columns[-1] - columns[0]) + 1 >= wanted
-        if long_enough and not any(_overlap(part, other) for other in found):
-            found.append(part)
+        box = taken[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        if min(box.shape) >= wanted and not box.any():
+            box[:] = True
+            score = float(matrix[rows, columns].mean())
+            found.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
     return found
-
-
-def timed_segments(
-    alignments: Sequence[Alignment], query: FrameTimes, reference: FrameTimes, *, fps: float
-) -> list[Segment]:
-    """Alignments as times. A sampled frame stands for the 1 / fps seconds from its own time on."""
-    return [
-        Segment(
-            query_start_s=query.times_s[found.query[0]],
-            query_end_s=query.end_s(found.query[1], fps=fps),
-            reference_start_s=reference.times_s[found.reference[0]],
-            reference_end_s=reference.end_s(found.reference[1], fps=fps),
-            score=found.score,
-        )
-        for found in alignments
-    ]
 
 
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
@@ -178,14 +159,6 @@ def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         up, left = np.unravel_index(int(window.argmax()), window.shape)
         row, column = row - MAX_STEP + int(up), column - MAX_STEP + int(left)
     return rows[::-1], columns[::-1]
-
-
-def _overlap(part: Alignment, other: Alignment) -> bool:
-    """Whether two parts share a frame pair."""
-    return all(
-        max(first, other_first) <= min(last, other_last)
-        for (first, last), (other_first, other_last) in ((part.query, other.query), (part.reference, other.reference))
-    )
 
 
 def clock(seconds: float) -> str:

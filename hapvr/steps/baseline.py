@@ -21,9 +21,9 @@ from hapvr.networks.extract import open_backbone
 from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import BundleParts, write_bundle
-from hapvr.scorer.description import CARD_FILE, ONNX_FOLDER, complete_bundle
+from hapvr.scorer.bundle import CARD_FILE, BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 

@@ -19,10 +19,9 @@ from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
-from hapvr.scorer.bundle import BundleParts, write_bundle
+from hapvr.scorer.bundle import SCORER_FILE, BundleParts, complete_bundle, random_weights_warning, write_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import SCORER_FILE, complete_bundle, random_weights_warning
-from hapvr.scorer.onnx_export import NotExported, write_onnx
+from hapvr.scorer.torch_networks import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.calibration import calibrate, fit_on_validation, reliability_figure

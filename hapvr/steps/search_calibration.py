@@ -23,11 +23,9 @@ from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
-from hapvr.scorer.description import read_description
+from hapvr.scorer.bundle import load_bundle, read_description
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
-from hapvr.scorer.logistic import Floats
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection

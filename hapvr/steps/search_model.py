@@ -15,8 +15,8 @@ from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryErro
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle
-from hapvr.scorer.description import NETWORK_FOLDER, SCORER_FILE, Description, ONNXRecord, read_description
-from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
+from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.index import digest_of
 from hapvr.steps.project import Project

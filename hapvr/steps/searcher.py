@@ -18,8 +18,7 @@ from hapvr.files import file_sha256
 from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
-from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.description import is_untrained, read_description, read_evidence
+from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.scorer.segments import Segment

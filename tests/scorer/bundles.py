@@ -13,10 +13,9 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
-from hapvr.scorer.bundle import BundleParts, write_bundle
+from hapvr.scorer.bundle import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import complete_bundle
-from hapvr.scorer.onnx_export import write_onnx
+from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop
 from hapvr.video.settings import SamplingConfig

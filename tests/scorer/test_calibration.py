@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.scorer.bundle import CALIBRATION_FILE, read_calibration
 from hapvr.scorer.calibration import MIN_PAIRS, fit_calibration
-from hapvr.scorer.description import CALIBRATION_FILE, read_calibration
 from hapvr.seeding import numpy_rng
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)
@@ -70,8 +70,8 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
     fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
     path = tmp_path / CALIBRATION_FILE
-    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("intercept", np.nan),
-                        ("frame_threshold", "x"), ("thresholds", fitted["thresholds"][::-1])):  # fmt: skip
+    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("intercept", np.nan), ("frame_threshold", "x"),
+                        ("thresholds", [])):  # fmt: skip
         path.write_text(json.dumps(fitted | {name: value}))
         with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
             read_calibration(tmp_path)

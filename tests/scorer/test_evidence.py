@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
+from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
+from hapvr.scorer.calibration import fit_logistic, sigmoid
 from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence
-from hapvr.scorer.logistic import fit_logistic, log_loss, sigmoid
 from hapvr.seeding import numpy_rng
 
 TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0])
@@ -98,7 +98,8 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
         weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 
         def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
-            return log_loss(inputs @ tried + constant, target) + 5 * float((tried - home) @ (tried - home))
+            logits = inputs @ tried + constant
+            return float(np.sum(np.logaddexp(0, logits) - target * logits) + 5 * (tried - home) @ (tried - home))
 
         least = loss(weights, intercept)
         for place in range(len(weights)):

@@ -16,11 +16,9 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening
-from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.description import ONNXRecord, read_description
-from hapvr.scorer.onnx_export import NotExported, write_onnx
-from hapvr.scorer.onnx_networks import ONNXNetworks
-from hapvr.scorer.torch_bundle import TorchNetworks, load_networks
+from hapvr.scorer.bundle import load_bundle, load_in_torch, read_description
+from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
+from hapvr.scorer.torch_networks import NotExported, TorchNetworks, write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop
 from tests.conftest import run_python
@@ -87,7 +85,7 @@ def test_models_that_are_not_exported_say_why(tmp_path: Path, monkeypatch: pytes
     given = parts()
     with pytest.raises(NotExported, match="only networks of the family `similarity`"):
         write_onnx(tmp_path, **given | {"network": build_family(TcaSettings(), dims=32)})
-    graph = "hapvr.scorer.onnx_export.Graph.forward"
+    graph = "hapvr.scorer.torch_networks.Graph.forward"
     monkeypatch.setattr(
         graph, lambda self, first, second=None: 1.01 * (self.run(first) if second is None else self.run(first, second))
     )
@@ -121,7 +119,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
     found = scorer.score_pairs(pairs, segments=True)
     assert isinstance(scorer.networks, ONNXNetworks)
     scorer = load_bundle(folder)
-    scorer.networks = load_networks(folder, read_description(folder), device="cpu")
+    scorer.networks = load_in_torch(folder, read_description(folder), device="cpu")
     for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
         assert [dataclasses.astuple(part)[:4] for part in one.segments] == [

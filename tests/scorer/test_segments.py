@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hapvr.scorer.segments import Alignment, FrameTimes, align, best_run, relative_similarity, timed_segments
+from hapvr.scorer.segments import Alignment, FrameTimes, align, best_run, relative_similarity
 from hapvr.seeding import numpy_rng
 
 
@@ -96,6 +96,4 @@ def test_relative_similarity_of_equal_frames_is_one() -> None:
 def test_times_run_to_the_end_of_the_last_frame() -> None:
     """Frames 2..4 and 0..2 at 2 fps are 1.0 to 2.5 s and 0 to 1.5 s."""
     clock = FrameTimes((0.0, 0.5, 1.0, 1.5, 2.0))
-    (segment,) = timed_segments([Alignment((2, 4), (0, 2), 0.8)], clock, clock, fps=2.0)
-    assert (segment.query_start_s, segment.query_end_s) == (1.0, 2.5)
-    assert (segment.reference_start_s, segment.reference_end_s) == (0.0, 1.5)
+    assert (clock.span_s(2, 4, 2.0), clock.span_s(0, 2, 2.0)) == ((1.0, 2.5), (0.0, 1.5))

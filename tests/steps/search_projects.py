@@ -17,11 +17,10 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
-from hapvr.scorer.bundle import BundleParts, write_bundle
+from hapvr.scorer.bundle import SCORER_FILE, BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.description import SCORER_FILE, complete_bundle
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
-from hapvr.scorer.onnx_export import write_onnx
+from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index

@@ -13,7 +13,7 @@ import pytest
 from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
-from hapvr.scorer.description import read_calibration
+from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
 from hapvr.steps import gate
 from hapvr.steps.baseline import ensure_baseline

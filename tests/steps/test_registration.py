@@ -11,7 +11,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.versions import data_digest
-from hapvr.scorer.description import random_weights_warning
+from hapvr.scorer.bundle import random_weights_warning
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, reliability_figure
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores

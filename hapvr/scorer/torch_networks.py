@@ -1,4 +1,5 @@
-"""Write a model's networks as ONNX files, and check them against torch on real pairs. `hapvr.scorer.onnx_networks` runs them."""
+"""A model's networks in torch, as a bundle without ONNX files or a GPU runs them; and written as the ONNX files of
+`hapvr.scorer.onnx_networks`, which are checked against torch on real pairs."""
 
 from __future__ import annotations
 
@@ -6,12 +7,13 @@ import dataclasses
 import itertools
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,15 +22,50 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
+from hapvr.networks.extract import choose_device, region_embedder
 from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.whitening import Whitening
-from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
-from hapvr.scorer.onnx_networks import ONNXNetworks
+from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXName, ONNXNetworks, ONNXRecord
 from hapvr.settings import first_line
 
 OPSET = 18
 TOLERANCE = 1e-4
 """Largest difference of a similarity to torch's at which the files are kept."""
+
+
+class TorchNetworks:
+    """As `ONNXNetworks`: the reference, in torch on any device; auto: a GPU where there is one.
+
+    network: of any family; the frozen networks have a precision of their own.
+    """
+
+    def __init__(self, *, backbone: Backbone, whitening: Whitening, network: VideoNetwork, device: str) -> None:
+        self._device = choose_device(device)
+        self.network = network.to(self._device).eval()
+        self.needs_extras = network.needs_extras
+        self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
+
+    def regions(self, frames: NDArray[np.uint8]) -> Floats:
+        return self._embed_frames(frames)
+
+    @torch.inference_mode()
+    def embed(self, regions: NDArray[np.floating]) -> Tensor:
+        return self.network.embed(torch.from_numpy(regions).to(self._device))
+
+    def vectors(self, video: Tensor) -> Floats:
+        return np.asarray(video.float().cpu().numpy())
+
+    def similarities(self, query: Tensor, references: Sequence[Tensor]) -> Floats:
+        return np.asarray(self.network.score_videos([query], references)[0].numpy())
+
+    def comparisons(self, query: Tensor, references: Sequence[Tensor]) -> tuple[Floats, list[Floats]]:
+        return self.similarities(query, references), [self.frame_similarity(query, one) for one in references]
+
+    def frame_similarity(self, query: Tensor, reference: Tensor) -> Floats:
+        return np.asarray(self.network.frame_similarity(query, reference).cpu().numpy())
+
+    def self_similarity(self, video: Tensor) -> Floats:
+        return np.asarray(self.network.self_similarity(video).float().cpu().numpy())
 
 
 class NotExported(HapvrError):
@@ -66,9 +103,14 @@ def write_onnx(
             "files": sorted(path.name for path in place.iterdir()),
         }
         made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
-        record["check"] = _checked(made, backbone, whitening, network, frames, features)
-        if not record["check"]["largest_difference"] <= TOLERANCE:
-            raise NotExported(f"its similarities differ from torch's by {record['check']['largest_difference']:.2g}")
+        with torch.inference_mode():
+            of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
+            of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
+            differences = [*_differences(made, network, of_frames), *_differences(made, network, of_features)]
+        largest = float(np.max(differences))
+        record["check"] = {"pairs": len(differences), "largest_difference": largest}
+        if not largest <= TOLERANCE:
+            raise NotExported(f"its similarities differ from torch's by {largest:.2g}")
     except BaseException:
         shutil.rmtree(place)
         raise
@@ -102,14 +144,12 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
     with torch.no_grad():
         regions = regions_of(pixels)
         videos = tuple(network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20))
-    one, both = ({0: some},), ({0: some}, {0: some})
+    one, two = ({0: some},), ["query", "reference"]
     graphs: dict[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], str]] = {
         "backbone.onnx": (Graph(regions_of, backbone.network), (pixels,), one, ["frames"], "regions"),
         "embed.onnx": (Graph(network.embed, network), (regions,), one, ["regions"], "embedding"),
-        "frames.onnx": (
-            Graph(frame_similarity, nn.Identity()), videos, both, ["query", "reference"], "frame_similarity"
-        ),
-    }  # fmt: skip
+        "frames.onnx": (Graph(frame_similarity, nn.Identity()), videos, one * 2, two, "frame_similarity"),
+    }
     if comparator is not None:
         compare = Graph(lambda frame: comparator(frame[None])[0].clamp(-1, 1), comparator)
         sides = ({0: some, 1: some},)
@@ -123,9 +163,10 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # of the exporter's own use of torch
-                program = torch.onnx.export(
+                torch.onnx.export(
                     graph.eval(),
                     example,
+                    place / name,
                     dynamo=True,
                     dynamic_shapes=shapes,
                     input_names=inputs,
@@ -134,28 +175,15 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
                     external_data=False,
                     verbose=False,
                 )
-            assert program is not None
-            program.save(place / name)
         except Exception as error:  # the exporter raises classes of its own and of torch's compiler
             raise NotExported(f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})") from error
 
 
-@torch.inference_mode()
-def _checked(
-    made: ONNXNetworks,
-    backbone: Backbone,
-    whitening: Whitening,
-    network: SimilarityNetwork,
-    frames: Sequence[Tensor],
-    features: Sequence[Tensor],
-) -> dict[str, Any]:
-    """How many pairs were scored by both, and how far they are apart at most."""
-    of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
-    of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
-    differences: list[float] = []
-    for videos in (of_frames, of_features):
-        embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
-        for (query, own_query), (reference, own_reference) in itertools.product(embedded, embedded):
-            wanted = float(network.score(query[None], reference[None])[0, 0])
-            differences.append(abs(float(made.similarities(own_query, [own_reference])[0]) - wanted))
-    return {"pairs": len(differences), "largest_difference": float(np.max(differences))}
+def _differences(
+    made: ONNXNetworks, network: SimilarityNetwork, videos: Sequence[tuple[Floats, Floats]]
+) -> Iterator[float]:
+    """How far the similarities of all pairs are apart. videos: the regions of each for torch, and for the engine."""
+    embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
+    for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
+        wanted = float(network.score(query[None], reference[None])[0, 0])
+        yield abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)
