@@ -20,7 +20,6 @@ from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figu
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
-from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
@@ -29,7 +28,7 @@ from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
 from hapvr.steps.training import (
     TrainingRun,
-    close_training,
+    finish_training,
     prepare_training,
     require_trained_on,
     run_training,
@@ -75,7 +74,11 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
     require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
-    networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
+    # the rates of Chamfer similarity are those of the trained network, where it has such
+    chamfer = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
+    rates = {"spatial_rate": chamfer.spatial_rate, "temporal_rate": chamfer.temporal_rate}
+    frozen = NetworkSettings(**rates, attention=False, comparator=False)
+    networks = {BASELINE: SimilarityNetwork(frozen, dims=trained.dims), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
     policy, available = project.config.evaluation.policy, frozenset(features.available())
     results, device = {}, choose_device(project.config.device)
@@ -102,15 +105,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     return BenchmarkScores(folder, results, figures)
 
 
-def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
-    """TopK-Chamfer similarity of the frozen features, with the rates of the trained network where it has such."""
-    rates = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
-    frozen = NetworkSettings(
-        spatial_rate=rates.spatial_rate, temporal_rate=rates.temporal_rate, attention=False, comparator=False
-    )
-    return SimilarityNetwork(frozen, dims=trained.dims)
-
-
 def definition_digest(definition: BenchmarkDefinition) -> str:
     """Changes when queries, database or labels do."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
@@ -130,11 +124,6 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
     """What `make_benchmark_scores` wrote for a run. Raises DamagedError if it has not been run."""
     hint = f"materialise benchmark_scores for model {run.key}"
     return read_json_as(run.folder / "benchmarks" / name / "scores.json", StoredScores, hint=hint).model_dump()
-
-
-def stored_similarities(run: TrainingRun, name: str) -> Path:
-    """Where the run's own similarities on a benchmark are, as Parquet, once it was evaluated on it."""
-    return run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
         seeded, metrics = replace(project, config=config), dict[str, float]()
         run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
         run_training(seeded, run)
-        best_step = close_training(seeded, run)["best_step"]
+        best_step = finish_training(seeded, run, make_current=False)["best_step"]
         for line in (line for line in read_history(run.folder) if line["step"] == best_step):
             metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
         for name in config.evaluation.benchmarks:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import HapvrError
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.networks.extract import choose_device
 from hapvr.registry.client import registered_bundle
-from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, promote, version_tags
 from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.bundle import load_similarity_model
 from hapvr.steps.benchmark_features import open_benchmark
-from hapvr.steps.evaluation import SIMILARITIES, TRAINED, StoredScores, definition_digest, stored_similarities
+from hapvr.steps.evaluation import SIMILARITIES, TRAINED, StoredScores, definition_digest
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, tracker_of
 from hapvr.tables import read_frame
@@ -47,13 +44,14 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. There must be a champion,
-    which `ensure_baseline` makes.
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError without
+    a champion; `ensure_baseline` makes one.
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = champion_of(client, name), version_tags(client, name, version)
-        assert champion is not None, "ensure_baseline makes one"
+        if champion is None:
+            raise DataError(f"registry: {name} has lost its champion meanwhile; materialise registered_model again")
         if DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
@@ -96,25 +94,17 @@ def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) 
     """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with the
     features of the benchmark."""
     definition, features = open_benchmark(project, name)
-    stored = _stored_similarities(tracker_of(project), champion.run_id, definition)
+    tracker, folder, stored = tracker_of(project), f"benchmarks/{definition.name}", None
+    if (written := tracker.artifact(champion.run_id, f"{folder}/scores.json")) is not None:
+        edition = read_json_as(written, StoredScores, hint="evaluate the champion again").digest
+        if edition == definition_digest(definition):
+            stored = tracker.artifact(champion.run_id, f"{folder}/{SIMILARITIES[TRAINED]}")
     if stored is None:
         uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
         model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
         model.require_features(features.settings)
-        stored = run.folder / "benchmarks" / definition.name / f"similarities-champion-{champion.version}.parquet"
+        stored = run.folder / folder / f"similarities-champion-{champion.version}.parquet"
         score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
-    scores = read_frame(stored), read_frame(stored_similarities(run, definition.name))
+    scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
     first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
-    available, config = frozenset(first & second), project.config.evaluation.gate
-    return compare(definition, *scores, available=available, config=config)
-
-
-def _stored_similarities(tracker: Tracker, run_id: str, definition: BenchmarkDefinition) -> Path | None:
-    """Similarities among a run's artifacts; None if it has none, or those of another edition of the benchmark."""
-    folder = f"benchmarks/{definition.name}"
-    scores = tracker.artifact(run_id, f"{folder}/scores.json")
-    if scores is None:
-        return None
-    stored = read_json_as(scores, StoredScores, hint="evaluate the champion again")
-    same = stored.digest == definition_digest(definition)
-    return tracker.artifact(run_id, f"{folder}/{SIMILARITIES[TRAINED]}") if same else None
+    return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)

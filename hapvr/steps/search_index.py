@@ -19,9 +19,8 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.tensors import frame_columns
 from hapvr.errors import DataError
-from hapvr.networks.extract import open_backbone, region_embedder
 from hapvr.networks.packaged import arrays_sha256
-from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
+from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search.collection import (
@@ -46,7 +45,7 @@ from hapvr.search.descriptors import (
     searchable,
 )
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
-from hapvr.steps.features import feature_settings
+from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
 from hapvr.video.hashes import HASH_VERSION
@@ -118,16 +117,14 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not known_blank(root, model.digest).size:
-            config, whitening = project.config, load_whitening(root)
-            backbone = open_backbone(config.backbone, config.device, extras=model.needs_extras)
-            now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
+            extractor = open_extractor(project, extras=model.needs_extras)
+            now = Provenance(FEATURES_STAGE, extractor.settings)
             if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
-            embed = region_embedder(backbone, whitening, config.device, extras=model.needs_extras)
-            regions = embed(blank_pictures(backbone.crop_px))
+            regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             write_blank(root, model.digest, mean_directions(embedded))
     return read_blank(root, model.digest)
@@ -177,7 +174,10 @@ def update_index(
             if known.get(key) == shard.data_digest():
                 continue
             if index is None:
-                serving = _named(root, serving, place)
+                if serving is not None and place not in serving.made:
+                    # named before it is begun, so that one that is left half made can be removed
+                    serving = replace(serving, made=(*serving.made, place))
+                    write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
             index.replace_shard(key, searchable(shard), digest=shard.data_digest())
@@ -223,23 +223,12 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
     """The folder of the index to bring up to date, which may not be there yet."""
     above = model_place(digest)
     there = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
-    if not rebuild:
-        if serving is not None and serving.digest == digest:
-            return serving.place
-        usable = [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]
-        if usable:
-            return f"{above}/{usable[-1]}"
+    if not rebuild and serving is not None and serving.digest == digest:
+        return serving.place
+    if not rebuild and (usable := [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]):
+        return f"{above}/{usable[-1]}"
     number = max((int(name.removeprefix("index-")) for name in there), default=0) + 1
     return f"{above}/index-{number:04d}"
-
-
-def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentIndex | None:
-    """The record that names a new index before it is begun, so that one that is left half made can be removed."""
-    if serving is None or place in serving.made:
-        return serving
-    serving = replace(serving, made=(*serving.made, place))
-    write_current(root, serving)
-    return serving
 
 
 def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
@@ -248,9 +237,10 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
     The one that it replaces stays until the next call, for searches that have it open.
     """
     in_use = [place] if before is None else [place, before.place]
-    made = list(dict.fromkeys([*in_use, *(before.made if before is not None else ())]))
-    forgotten = list(dict.fromkeys(map(_model_of, made)))[1 + KEPT_MODELS :]
-    gone = [one for one in made if one not in in_use and _model_of(one) in (model.digest, *forgotten)]
+    # the digest of its network by the place of each index, newest first
+    made = {one: one.split("/")[1] for one in (*in_use, *(before.made if before is not None else ()))}
+    forgotten = list(dict.fromkeys(made.values()))[1 + KEPT_MODELS :]
+    gone = [one for one, digest in made.items() if one not in in_use and digest in (model.digest, *forgotten)]
     for one in gone:
         _remove(root, one)
     for digest in forgotten:
@@ -259,23 +249,18 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
         root.delete(f"{above}/{BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             _remove(root, above)
-    is_same = before is not None and before.place == place
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     serving = CurrentIndex(
         place=place,
         model=model.uri,
         digest=model.digest,
         recall=recall,
-        since=before.since if before is not None and is_same else datetime.now(UTC).isoformat(timespec="seconds"),
+        since=before.since if before is not None and before.place == place else now,
         made=tuple(one for one in made if one not in gone),
     )
     if serving != before:
         write_current(root, serving)
     return serving
-
-
-def _model_of(place: str) -> str:
-    """The digest of the network that an index belongs to."""
-    return place.split("/")[1]
 
 
 def _remove(root: DataRoot, place: str) -> None:

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -58,36 +58,28 @@ TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
 
-@dataclass(frozen=True)
-class ResolvedSource:
-    """Videos of one source and split. num_ignored: files that are not videos by their name (README.md and the like)."""
-
-    name: str
-    split: str
-    entries: tuple[ManifestEntry, ...]
-    num_ignored: int = 0
-
-    @staticmethod
-    def of_folder(name: str, split: str, path: Path) -> ResolvedSource:
-        scan = scan_folder(path, source=name)
-        return ResolvedSource(name, split, scan.entries, scan.num_ignored)
+Offer = tuple[str, str, Sequence[ManifestEntry]]
+"""Name, split and videos of a source."""
 
 
-def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
+def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[Offer]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
         if source.kind in LOCAL and is_away(project, source.name):
             text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
             warnings.warn(text, stacklevel=2)
         elif source.kind == "folder":
-            yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
+            yield source.name, source.split, scan_folder(project.path(source.path), source=source.name).entries
         elif source.kind == "list":
-            yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
+            yield source.name, source.split, read_list(project.path(source.path), source=source.name)
         elif source.kind == "benchmark":
-            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
+            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none
 
-            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
-            yield ResolvedSource(source.name, "test", entries)
+            yield (
+                source.name,
+                "test",
+                entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name),
+            )
         else:
             yield from _generated(project, source, progress)
 
@@ -123,55 +115,47 @@ def note_tick(project: Project) -> None:
     project.root.write_json(TICK_PLACE, {"time_s": time.time()})
 
 
-def benchmark_folder(project: Project, name: str) -> Path | None:
-    """The folder of a benchmark that a source of this project made; None if none did."""
-    if project.root.local is None:
-        return None
-    folder = project.root.local_path(f"{CORPUS_FOLDER}/{name}")
-    return folder if (folder / "benchmark.json").is_file() else None
-
-
-def _generated(
-    project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
-) -> Iterator[ResolvedSource]:
+def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress) -> Iterator[Offer]:
     from hapvr.demo.clips_benchmark import split_user_videos
     from hapvr.demo.corpus import make_demo_corpus
 
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
-        yield ResolvedSource.of_folder(train, TRAIN, folder / train / "videos")
+        yield train, TRAIN, scan_folder(folder / train / "videos", source=train).entries
     else:
-        videos = project.path(source.path)
-        scenes = source_scenes(project, source)
-        held_out = f"{source.name}-held-out"
-        before = {name: frozenset(row.uri for row in _known(project, {name})) for name in (train, held_out)}
+        videos, held_out = project.path(source.path), f"{source.name}-held-out"
+        trained, shown = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
-        used = frozenset(path_of_text(entry.uri) for entry in entries)
         train_files, held_out_files = split_user_videos(
-            videos, folder, source, files=used, scenes=scenes, trained=before[train], progress=progress
+            videos,
+            folder,
+            source,
+            files=frozenset(path_of_text(entry.uri) for entry in entries),
+            scenes=source_scenes(project, source),
+            trained=trained,
+            progress=progress,
         )
-        for name, split, shown, other in (
-            (train, TRAIN, train_files, before[held_out]),
-            (held_out, "test", held_out_files, before[train]),
+        for name, split, files, other in (
+            (train, TRAIN, train_files, shown),
+            (held_out, "test", held_out_files, trained),
         ):
-            mine = tuple(file for file in shown if text_of_path(file) not in other)
-            yield ResolvedSource(name, split, entries_of_files(mine, root=videos, source=name))
+            mine = [file for file in files if text_of_path(file) not in other]
+            yield name, split, entries_of_files(mine, root=videos, source=name)
     for part in ("validation", "test"):
-        name = f"{source.name}-{part}"
-        split = part if isinstance(source, DemoCorpusSource) else GENERATED
-        yield ResolvedSource.of_folder(name, split, folder / name / "videos")
+        name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else GENERATED
+        yield name, split, scan_folder(folder / name / "videos", source=name).entries
 
 
-def _known(project: Project, sources: Collection[str]) -> Iterator[ManifestRow]:
-    """The videos that the manifest has of these sources."""
-    for key in (key for key in shard_keys(project.root) if source_of(key) in sources):
-        yield from read_manifest_shard(project.root, key)
+def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
+    """The videos that the manifest has of some sources; of all where none is named."""
+    keys = (key for key in shard_keys(root) if not sources or source_of(key) in sources)
+    return [row for key in keys for row in read_manifest_shard(root, key)]
 
 
 def is_away(project: Project, name: str) -> bool:
     """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
-    rows = [row for row in _known(project, {f"{name}{part}" for part in PARTS}) if not is_remote(row.uri)]
+    rows = [row for row in _known(project.root, *(f"{name}{part}" for part in PARTS)) if not is_remote(row.uri)]
     return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
 
 
@@ -217,7 +201,6 @@ class ManifestResult:
 
     shards: tuple[str, ...]
     new_shards: tuple[str, ...]
-    num_ignored: int
     digest: str
     offer: str
 
@@ -232,7 +215,7 @@ def _follow_moves(project: Project) -> None:
     So does one whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere.
     """
     root = project.root
-    known = {row.uri: row for key in shard_keys(root) for row in read_manifest_shard(root, key)}
+    known = {row.uri: row for row in _known(root)}
     scanned: list[ManifestEntry] = []
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
@@ -291,47 +274,36 @@ def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[Man
     return kept
 
 
-def _named(entry: ManifestEntry, taken: Collection[str]) -> ManifestEntry:
-    """With another id where this one is taken."""
-    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
-    return replace(entry, video_id=next(name for name in names if name not in taken))
-
-
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
     """Append the videos that the sources offer and the manifest lacks, as new shards.
 
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
-    offer, _ = snapshot_sources(project, settle_s=0)
-    with project.root.lock(MANIFEST_STAGE):
+    root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
+    with root.lock(MANIFEST_STAGE):
         _follow_moves(project)
-        uris = {row["video_id"]: row["uri"] for row in manifest_table(project.root).to_pylist()}
+        uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
-        next_number = Counter(map(source_of, shard_keys(project.root)))
-        new_shards, num_ignored = [], 0
-        for source in resolve_sources(project, progress=progress):
-            num_ignored += source.num_ignored
+        next_number = Counter(map(source_of, shard_keys(root)))
+        new_shards = []
+        for source, split, offered in resolve_sources(project, progress=progress):
             # the id of a file that moved within the source is not free for another that took its place
-            moved = known_uris & {entry.uri for entry in source.entries}
-            entries = [
-                _named(entry, known_ids)
-                for entry in _not_forgotten(project.root, source.entries)
-                if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}
-            ]
-            known_ids.update(entry.video_id for entry in entries)
+            moved = known_uris & {entry.uri for entry in offered}
+            entries = []
+            for entry in _not_forgotten(root, offered):
+                if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
+                    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
+                    video_id = next(name for name in names if name not in known_ids)
+                    known_ids.add(video_id)
+                    entries.append(ManifestEntry(video_id, entry.uri))
             for start in range(0, len(entries), project.config.shard_videos):
+                key = f"{source}-{next_number[source]:05d}"
+                next_number[source] += 1
                 some = entries[start : start + project.config.shard_videos]
-                key = f"{source.name}-{next_number[source.name]:05d}"
-                next_number[source.name] += 1
-                rows = [ManifestRow(entry.video_id, source.name, source.split, key, entry.uri) for entry in some]
-                write_manifest_shard(project.root, key, rows)
+                rows = [ManifestRow(entry.video_id, source, split, key, entry.uri) for entry in some]
+                write_manifest_shard(root, key, rows)
                 new_shards.append(key)
-        rows_now = manifest_table(project.root).to_pylist()
-    return ManifestResult(
-        tuple(shard_keys(project.root)),
-        tuple(new_shards),
-        num_ignored,
-        hashlib.sha256(json.dumps(rows_now).encode()).hexdigest(),
-        offer,
-    )
+        text = json.dumps(manifest_table(root).to_pylist())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), digest, offer)

@@ -13,24 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_fields
 from hapvr.errors import DataError
-from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder, teacher_embedder
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, teacher_embedder
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.steps.features import feature_settings, num_rows, pooled_dims
+from hapvr.steps.features import open_extractor
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-
-OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
-"""The steps that are made from the drawn clips."""
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -44,11 +39,15 @@ def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_pr
 
 
 def make_views_and_labels(
-    project: Project, key: str, *, outputs: Sequence[str] = OUTPUTS, progress: Progress = no_progress
+    project: Project,
+    key: str,
+    *,
+    outputs: Sequence[str] = (VIEWS_STAGE, LABELS_STAGE),
+    progress: Progress = no_progress,
 ) -> dict[str, StageResult]:
     """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
 
-    outputs: of OUTPUTS. Raises DataError for missing frames or whitening.
+    Raises DataError for missing frames or whitening.
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
@@ -71,7 +70,7 @@ def make_views_and_labels(
 
 def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> tuple[ShardRecipe, Embed]:
     """A shard, and the network that makes its tensors of the drawn clips."""
-    config, device = project.config, project.config.device
+    config, shape = project.config, tuple[int, ...]()
     settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
@@ -79,16 +78,11 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         "crop_px": config.backbone.crop_px,
     }
     if stage == VIEWS_STAGE:
-        whitening = load_whitening(project.root)
-        extras_dims = pooled_dims(project, whitening)
-        backbone = open_backbone(config.backbone, device, extras=extras_dims > 0)
-        name, shape = "regions", [num_rows(project, whitening), whitening.dims]
-        embed = region_embedder(backbone, whitening, device, extras=extras_dims > 0)
-        settings |= {"features": feature_settings(project, backbone, whitening)} | extras_setting(extras_dims)
+        name, (embed, of_features, extras, shape) = "regions", open_extractor(project, extras=config.features.pooled)
+        settings |= {"features": of_features, **extras}
     else:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        name, shape = "embeddings", [teacher.dims]
-        embed = teacher_embedder(teacher, device)
+        name, embed, shape = "embeddings", teacher_embedder(teacher, config.device), (teacher.dims,)
         settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),

@@ -10,17 +10,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
 from hapvr.scorer.description import read_calibration
 from hapvr.seeding import numpy_rng
 from hapvr.steps import gate
 from hapvr.steps.baseline import ensure_baseline
+from hapvr.steps.benchmark_features import project_benchmark
 from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
 from hapvr.steps.gate import make_decision
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, tracker_of
 from tests.conftest import write_settings
 from tests.steps.search_projects import bundle_of, copied
@@ -46,7 +45,7 @@ def project(base: Project, request: pytest.FixtureRequest) -> Project:
 
 def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
     """Noise over all pairs of the benchmark, and `gain` on copies."""
-    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    definition = project_benchmark(project, BENCHMARK)
     pairs = [(query, reference) for query in definition.queries for reference in definition.database]
     frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
         pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
@@ -75,7 +74,7 @@ def evaluated(
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
     similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
-    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    definition = project_benchmark(project, BENCHMARK)
     result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
     scores = {
         "digest": digest or definition_digest(definition),
