@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -40,6 +40,7 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.settings import DemoCorpusSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
+    ScanResult,
     entries_of_files,
     entries_of_youtube_ids,
     is_remote,
@@ -58,8 +59,8 @@ TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
 
-Offer = tuple[str, str, Sequence[ManifestEntry]]
-"""Name, split and videos of a source."""
+Offer = tuple[str, str, ScanResult]
+"""Name, split and videos of a source, and how many of its files are none by their name (README.md and the like)."""
 
 
 def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[Offer]:
@@ -69,17 +70,14 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
             text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
             warnings.warn(text, stacklevel=2)
         elif source.kind == "folder":
-            yield source.name, source.split, scan_folder(project.path(source.path), source=source.name).entries
+            yield source.name, source.split, scan_folder(project.path(source.path), source=source.name)
         elif source.kind == "list":
-            yield source.name, source.split, read_list(project.path(source.path), source=source.name)
+            yield source.name, source.split, ScanResult(read_list(project.path(source.path), source=source.name), 0)
         elif source.kind == "benchmark":
             from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none
 
-            yield (
-                source.name,
-                "test",
-                entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name),
-            )
+            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
+            yield source.name, "test", ScanResult(entries, 0)
         else:
             yield from _generated(project, source, progress)
 
@@ -122,7 +120,7 @@ def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, pro
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
-        yield train, TRAIN, scan_folder(folder / train / "videos", source=train).entries
+        yield train, TRAIN, scan_folder(folder / train / "videos", source=train)
     else:
         videos, held_out = project.path(source.path), f"{source.name}-held-out"
         trained, shown = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
@@ -141,10 +139,10 @@ def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, pro
             (held_out, "test", held_out_files, trained),
         ):
             mine = [file for file in files if text_of_path(file) not in other]
-            yield name, split, entries_of_files(mine, root=videos, source=name)
+            yield name, split, ScanResult(entries_of_files(mine, root=videos, source=name), 0)
     for part in ("validation", "test"):
         name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else GENERATED
-        yield name, split, scan_folder(folder / name / "videos", source=name).entries
+        yield name, split, scan_folder(folder / name / "videos", source=name)
 
 
 def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
@@ -201,6 +199,7 @@ class ManifestResult:
 
     shards: tuple[str, ...]
     new_shards: tuple[str, ...]
+    num_ignored: int
     digest: str
     offer: str
 
@@ -286,12 +285,13 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
         next_number = Counter(map(source_of, shard_keys(root)))
-        new_shards = []
+        new_shards, num_ignored = [], 0
         for source, split, offered in resolve_sources(project, progress=progress):
+            num_ignored += offered.num_ignored
             # the id of a file that moved within the source is not free for another that took its place
-            moved = known_uris & {entry.uri for entry in offered}
+            moved = known_uris & {entry.uri for entry in offered.entries}
             entries = []
-            for entry in _not_forgotten(root, offered):
+            for entry in _not_forgotten(root, offered.entries):
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
                     video_id = next(name for name in names if name not in known_ids)
@@ -306,4 +306,4 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 new_shards.append(key)
         text = json.dumps(manifest_table(root).to_pylist())
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), digest, offer)
+    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), num_ignored, digest, offer)
