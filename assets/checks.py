@@ -8,6 +8,7 @@ import dagster as dg
 if TYPE_CHECKING:
     from hapvr.steps.quality import Finding
 
+STORED = {"stored_bytes": "The data file has the digest in its index."}
 VIDEOS = {
     "unavailable_videos": "Share of videos that the sites do not have any more.",
     "failed_videos": "Share of videos that could not be fetched or are not videos.",
@@ -16,14 +17,13 @@ VIDEOS = {
 FRAMES = {
     "undecodable_videos": "Share of files that could not be decoded.",
     "frame_rate": "Frames per second of video, against the sampling rate.",
-    "stored_bytes": "The data file has the digest in its index.",
+    **STORED,
 }
 FEATURES = {
     "feature_values": "No NaN, infinity or zero vector.",
     "feature_norms": "Region vectors have unit length.",
-    "stored_bytes": "The data file has the digest in its index.",
+    **STORED,
 }
-STORED = {"stored_bytes": "The data file has the digest in its index."}
 
 
 def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:

@@ -66,8 +66,7 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
     """Both checks. Where there was nothing to compare, neither is passed, and the reason of the decision says why."""
     verdict = decision.verdict
-    better = verdict is not None and verdict.better
-    not_worse = verdict is not None and not verdict.worse
+    found = {BETTER: verdict is not None and verdict.better, NOT_WORSE: verdict is not None and not verdict.worse}
     return [
         dg.AssetCheckResult(
             check_name=name,
@@ -76,7 +75,7 @@ def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
             description=decision.reason,
             metadata={} if passed or verdict is None else {"hint": HINT},
         )
-        for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
+        for name, passed in found.items()
     ]
 
 

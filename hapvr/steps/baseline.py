@@ -74,7 +74,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         backbone, key = load_backbone(project.config.backbone), f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
         run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")
         save_network(SimilarityNetwork(SETTINGS, dims=whitening.dims).eval(), run.network_folder, metadata={})
-        onnx = export_onnx(project, run, run.folder / "exported", backbone=backbone)
+        onnx = export_onnx(project, run, backbone=backbone)
         bundle = _complete(project, run.folder, backbone, videos, onnx, progress)
         tags = {WEIGHTS_TAG: backbone.identity.source, WHITENING_TAG: whitening.sha256, VIDEOS_TAG: str(used)}
         tags[WARNING_TAG] = WARNING

@@ -27,21 +27,13 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.progress import Progress, no_progress
+from hapvr.registry import versions
 from hapvr.registry.client import registered_bundle
-from hapvr.registry.versions import DECISION_TAG, REASON_TAG, Champion, champion_of, promote, version_tags
-from hapvr.registry.versions import decide as decide_version
 from hapvr.scorer.bundle import load_similarity_model
+from hapvr.steps import training
 from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
-from hapvr.steps.training import (
-    TrainingRun,
-    finish_training,
-    prepare_training,
-    require_trained_on,
-    run_training,
-    tracker_of,
-    trained_run,
-)
+from hapvr.steps.training import TrainingRun, tracker_of
 from hapvr.tables import read_frame
 from hapvr.train.run_folder import read_history
 
@@ -67,10 +59,10 @@ def score_benchmarks(
     project: Project, *, run: str = "", progress: Progress = no_progress
 ) -> dict[str, BenchmarkScores]:
     """The scores of every benchmark by name. run: of the training; "" for the current one."""
-    training, names = trained_run(project, run), project.config.evaluation.benchmarks
+    trained, names = training.trained_run(project, run), project.config.evaluation.benchmarks
     made = {}
     for number, name in enumerate(names, start=1):
-        made[name] = make_benchmark_scores(project, training, name)
+        made[name] = make_benchmark_scores(project, trained, name)
         progress(number, len(names))
     return made
 
@@ -82,7 +74,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     """
     definition, features = open_benchmark(project, name)
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
-    require_trained_on(run, made, what="the features were made")
+    training.require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
     # the rates of Chamfer similarity are those of the trained network, where it has such
     chamfer = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
@@ -148,10 +140,6 @@ class Decision:
     champion_run: str
     verdict: Verdict | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for a file."""
-        return vars(self) | {"verdict": self.verdict.to_json() if self.verdict else None}
-
 
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
@@ -161,48 +149,50 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
-        champion, tags = champion_of(client, name), version_tags(client, name, version)
+        champion, tags = versions.champion_of(client, name), versions.version_tags(client, name, version)
         if champion is None:
             raise DataError(f"registry: {name} has lost its champion meanwhile; materialise registered_model again")
-        if DECISION_TAG in tags:  # a repeated run does not undo what people did since
+        if versions.DECISION_TAG in tags:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
-            return Decision(champion.version == version, f"decided before: {tags.get(REASON_TAG, '')}", *before)
+            return Decision(
+                champion.version == version, f"decided before: {tags.get(versions.REASON_TAG, '')}", *before
+            )
         decision = _decide(project, run, version, champion)
-        if decision.promoted and champion_of(client, name) != champion:
+        if decision.promoted and versions.champion_of(client, name) != champion:
             reason = (
                 f"not promoted: the champion was changed meanwhile; `hapvr models promote {version}` does it by hand"
             )
             decision = replace(decision, promoted=False, reason=reason)
         if decision.promoted:
-            promote(client, name, version, how="gate", reason=decision.reason)
+            versions.promote(client, name, version, how="gate", reason=decision.reason)
         for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
             client.set_model_version_tag(name, str(version), key, value)
-        decide_version(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
-        client.log_text(run.mlflow_run_id, json.dumps(decision.to_json(), indent=1), "gate/decision.json")
+        outcome = "promoted" if decision.promoted else "not promoted"
+        versions.decide(client, name, version, outcome, decision.reason)
+        values = vars(decision) | {"verdict": decision.verdict.to_json() if decision.verdict else None}
+        client.log_text(run.mlflow_run_id, json.dumps(values, indent=1), "gate/decision.json")
     return decision
 
 
-def _decide(project: Project, run: TrainingRun, version: int, champion: Champion) -> Decision:
+def _decide(project: Project, run: TrainingRun, version: int, champion: versions.Champion) -> Decision:
     evaluation = project.config.evaluation
-    number, by_hand = str(champion.version), f"`hapvr models promote {version}`"
-    if not evaluation.gate.enabled:
-        reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
-        return Decision(False, reason, number, champion.run_id)
-    try:
-        differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
-        verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
-    except HapvrError as error:
-        reason = (
-            f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by hand "
-            f"with `hapvr evaluate`, then {by_hand}"
-        )
-        return Decision(False, reason, number, champion.run_id)
-    word = "promoted" if verdict.passed else "not promoted"
-    reason = f"{word}: against champion version {number}, {verdict.reason}"
-    return Decision(verdict.passed, reason, number, champion.run_id, verdict)
+    number, by_hand, verdict = str(champion.version), f"`hapvr models promote {version}`", None
+    reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
+    if evaluation.gate.enabled:
+        try:
+            differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+            verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
+            word = "promoted" if verdict.passed else "not promoted"
+            reason = f"{word}: against champion version {number}, {verdict.reason}"
+        except HapvrError as error:
+            reason = (
+                f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by "
+                f"hand with `hapvr evaluate`, then {by_hand}"
+            )
+    return Decision(verdict is not None and verdict.passed, reason, number, champion.run_id, verdict)
 
 
-def _compare(project: Project, run: TrainingRun, champion: Champion, name: str) -> dict[str, Difference]:
+def _compare(project: Project, run: TrainingRun, champion: versions.Champion, name: str) -> dict[str, Difference]:
     """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with the
     features of the benchmark."""
     definition, features = open_benchmark(project, name)
@@ -241,9 +231,9 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
         say(f"seed {seed}")
         config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
         seeded, metrics = replace(project, config=config), dict[str, float]()
-        run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
-        run_training(seeded, run)
-        best_step = finish_training(seeded, run, make_current=False)["best_step"]
+        run = training.prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
+        training.run_training(seeded, run)
+        best_step = training.finish_training(seeded, run, make_current=False)["best_step"]
         for line in (line for line in read_history(run.folder) if line["step"] == best_step):
             metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
         for name in config.evaluation.benchmarks:

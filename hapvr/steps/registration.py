@@ -45,7 +45,7 @@ CHECKED_FRAMES = 6
 """Frames checked per video: torch takes half a second for a frame."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
     metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or "";
@@ -80,8 +80,7 @@ def make_registered_model(
     backbone = load_backbone(project.config.backbone)
     require_trained_on(training, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(training.folder), tracker_of(project)
-    onnx_folder = training.folder / "exported"
-    onnx = export_onnx(project, training, onnx_folder, backbone=backbone)
+    onnx = export_onnx(project, training, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     bundle = write_bundle(
         training.folder / "bundle",
@@ -95,7 +94,7 @@ def make_registered_model(
             calibration=calibration,
             warning=warning,
             onnx=onnx,
-            onnx_folder=onnx_folder if "files" in onnx else None,
+            onnx_folder=training.folder / "exported" if "files" in onnx else None,
         ),
     )
     evidence = fit_on_validation(project, bundle)
@@ -116,22 +115,13 @@ def make_registered_model(
     decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
-    return Registration(
-        run=training,
-        name=name,
-        version=version,
-        decision=decision,
-        bundle=bundle,
-        target=target,
-        digest=file_sha256(bundle / SCORER_FILE),
-        card=card,
-        warning=warning,
-        figure=figure,
-    )
+    digest = file_sha256(bundle / SCORER_FILE)
+    return Registration(training, name, version, decision, bundle, target, digest, card, warning, figure)
 
 
-def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:
-    """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
+def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
+    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` where it cannot be
+    exported or shall not be.
 
     All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
     """
@@ -150,7 +140,12 @@ def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: B
     try:
         network = load_network(run.network_folder)[0]
         return write_onnx(
-            folder, backbone=backbone, whitening=whitening, network=network, frames=frames, features=features
+            run.folder / "exported",
+            backbone=backbone,
+            whitening=whitening,
+            network=network,
+            frames=frames,
+            features=features,
         )
     except NotExported as error:
         return {"reason": str(error)}

@@ -23,27 +23,8 @@ from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
-from hapvr.search.collection import (
-    BLANK_FILE,
-    FOLDER,
-    CurrentIndex,
-    known_blank,
-    model_place,
-    read_blank,
-    serving_index,
-    write_blank,
-    write_current,
-)
-from hapvr.search.descriptors import (
-    INDEX_COLUMNS,
-    MAX_FROZEN_SIMILARITY,
-    blank_pictures,
-    descriptor_shard,
-    fields,
-    frame_descriptors,
-    mean_directions,
-    searchable,
-)
+from hapvr.search import collection, descriptors
+from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
@@ -78,7 +59,8 @@ def make_descriptors(
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
             embedded = model.embed(regions)
-            found = frame_descriptors(embedded, blank=blank, max_frozen_similarity=MAX_FROZEN_SIMILARITY)
+            limit = descriptors.MAX_FROZEN_SIMILARITY
+            found = descriptors.frame_descriptors(embedded, blank=blank, max_frozen_similarity=limit)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
             yield VideoEntry(row, frame_columns(video_id, timestamps_s, *columns), len(regions))
@@ -96,17 +78,17 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
     features = project.shard(FEATURES_STAGE, key)
     settings = {
         "model": model.digest,
-        "max_frozen_similarity": MAX_FROZEN_SIMILARITY,
+        "max_frozen_similarity": descriptors.MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
         "hash": HASH_VERSION,
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
     return ShardRecipe(
-        shard=descriptor_shard(project.root, model.digest, key),
+        shard=descriptors.descriptor_shard(project.root, model.digest, key),
         settings=settings,
         inputs={"features": features.digest()},
-        columns=fields(model.embedding_dims),
-        index_columns=INDEX_COLUMNS,
+        columns=descriptors.fields(model.embedding_dims),
+        index_columns=descriptors.INDEX_COLUMNS,
     )
 
 
@@ -116,7 +98,7 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
     if "imported" in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not known_blank(root, model.digest).size:
+        if not collection.known_blank(root, model.digest).size:
             extractor = open_extractor(project, extras=model.needs_extras)
             now = Provenance(FEATURES_STAGE, extractor.settings)
             if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
@@ -124,10 +106,10 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
-            regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
+            regions = extractor.embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
-            write_blank(root, model.digest, mean_directions(embedded))
-    return read_blank(root, model.digest)
+            collection.write_blank(root, model.digest, descriptors.mean_directions(embedded))
+    return collection.read_blank(root, model.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +139,7 @@ def update_index(
     that do not go with the model.
     """
     root, settings = project.root, project.config.search.index
-    with root.lock(FOLDER):
+    with root.lock(collection.FOLDER):
         serving = serving_index(root)
         finished, awaited = collection_shards(root)
         if not finished:
@@ -177,10 +159,10 @@ def update_index(
                 if serving is not None and place not in serving.made:
                     # named before it is begun, so that one that is left half made can be removed
                     serving = replace(serving, made=(*serving.made, place))
-                    write_current(root, serving)
+                    collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
-            index.replace_shard(key, searchable(shard), digest=shard.data_digest())
+            index.replace_shard(key, descriptors.searchable(shard), digest=shard.data_digest())
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
         for key in (key for key in known if key not in finished and key not in awaited):
@@ -207,7 +189,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     """
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
-        recipe = _recipe(project, key, model, known_blank(root, model.digest))
+        recipe = _recipe(project, key, model, collection.known_blank(root, model.digest))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.data_digest()
         else:
@@ -246,7 +228,7 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
     for digest in forgotten:
         above = model_place(digest)
         _remove(root, f"{above}/descriptors")
-        root.delete(f"{above}/{BLANK_FILE}")
+        root.delete(f"{above}/{collection.BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             _remove(root, above)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -259,7 +241,7 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
         made=tuple(one for one in made if one not in gone),
     )
     if serving != before:
-        write_current(root, serving)
+        collection.write_current(root, serving)
     return serving
 
 

@@ -16,21 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hapvr.config import digest
+from hapvr.data import manifest
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import (
-    GENERATED,
-    MANIFEST_STAGE,
-    TRAIN,
-    VIDEO_COLUMNS,
-    VIDEOS_STAGE,
-    ManifestRow,
-    forgotten_names,
-    manifest_table,
-    read_manifest_shard,
-    shard_keys,
-    source_of,
-    write_manifest_shard,
-)
+from hapvr.data.manifest import VIDEOS_STAGE, ManifestRow, read_manifest_shard, shard_keys, source_of
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
@@ -74,7 +62,7 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
         elif source.kind == "list":
             yield source.name, source.split, ScanResult(read_list(project.path(source.path), source=source.name), 0)
         elif source.kind == "benchmark":
-            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none
+            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
 
             entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
             yield source.name, "test", ScanResult(entries, 0)
@@ -120,28 +108,22 @@ def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, pro
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
-        yield train, TRAIN, scan_folder(folder / train / "videos", source=train)
+        yield train, manifest.TRAIN, scan_folder(folder / train / "videos", source=train)
     else:
         videos, held_out = project.path(source.path), f"{source.name}-held-out"
-        trained, shown = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
+        trained, held = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
-        train_files, held_out_files = split_user_videos(
-            videos,
-            folder,
-            source,
-            files=frozenset(path_of_text(entry.uri) for entry in entries),
-            scenes=source_scenes(project, source),
-            trained=trained,
-            progress=progress,
+        used = frozenset(path_of_text(entry.uri) for entry in entries)
+        scenes = source_scenes(project, source)
+        train_files, held_files = split_user_videos(
+            videos, folder, source, files=used, scenes=scenes, trained=trained, progress=progress
         )
-        for name, split, files, other in (
-            (train, TRAIN, train_files, shown),
-            (held_out, "test", held_out_files, trained),
-        ):
+        rest = ((train, manifest.TRAIN, train_files, held), (held_out, "test", held_files, trained))
+        for name, split, files, other in rest:
             mine = [file for file in files if text_of_path(file) not in other]
             yield name, split, ScanResult(entries_of_files(mine, root=videos, source=name), 0)
     for part in ("validation", "test"):
-        name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else GENERATED
+        name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else manifest.GENERATED
         yield name, split, scan_folder(folder / name / "videos", source=name)
 
 
@@ -238,7 +220,7 @@ def _follow_moves(project: Project) -> None:
             row = gone.pop(one)
             moved = replace(row, uri=entry.uri)
             rows = read_manifest_shard(root, row.shard)
-            write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
+            manifest.write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
             if one in same:
                 _place_again(project.shard(VIDEOS_STAGE, row.shard), moved)
 
@@ -249,7 +231,7 @@ def _place_again(shard: Shard, moved: ManifestRow) -> None:
         found = shard.read()
         rows = [row | {"path": moved.uri} if row["video_id"] == moved.video_id else row for row in found.rows()]
         inputs = {**found.provenance.inputs, moved.video_id: file_state(moved)}
-        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=VIDEO_COLUMNS)
+        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=manifest.VIDEO_COLUMNS)
 
 
 def file_state(row: ManifestRow) -> str:
@@ -265,7 +247,7 @@ def file_state(row: ManifestRow) -> str:
 
 def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     """Those of some entries whose name and place were not forgotten."""
-    forgotten, kept = forgotten_names(root), []
+    forgotten, kept = manifest.forgotten_names(root), []
     for entry in entries:
         source, _, name = entry.video_id.partition("/")
         if not any(map(forgotten, (entry.uri, *(f"{source}{part}/{name}" for part in PARTS)))):
@@ -280,7 +262,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
-    with root.lock(MANIFEST_STAGE):
+    with root.lock(manifest.MANIFEST_STAGE):
         _follow_moves(project)
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
@@ -302,8 +284,8 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 next_number[source] += 1
                 some = entries[start : start + project.config.shard_videos]
                 rows = [ManifestRow(entry.video_id, source, split, key, entry.uri) for entry in some]
-                write_manifest_shard(root, key, rows)
+                manifest.write_manifest_shard(root, key, rows)
                 new_shards.append(key)
-        text = json.dumps(manifest_table(root).to_pylist())
+        text = json.dumps(manifest.manifest_table(root).to_pylist())
     digest = hashlib.sha256(text.encode()).hexdigest()
     return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), num_ignored, digest, offer)

@@ -96,12 +96,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     with write_atomic(folder / run_folder.CONFIG_NAME) as part:
         part.write_text(dump_config(config), encoding="utf-8")
-    weights: dict[
-        str, dict[str, str]
-    ]  # identity and precision of the networks that made the data, as the data itself says
-    if config.train.source == "online":  # or that it will be made with
-        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        weights = {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
+    # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
+    if config.train.source == "online":
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
+        weights = {"backbone": load_backbone(config.backbone).settings, "teacher": teacher}
     else:
         views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in (VIEWS_STAGE, LABELS_STAGE))
         weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}

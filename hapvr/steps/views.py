@@ -7,7 +7,7 @@ settings of `views` (`hapvr.networks.views`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,25 @@ def make_views_and_labels(
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        return _entries(project, key, [embed for recipe, embed in wanted if recipe in unfinished], num_frames)
+        file, config = open_frames(project, key), project.config.views
+        plans = plan_cached_views(file.video_ids, config)
+
+        def clips() -> Iterator[tuple[str, Frames]]:
+            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+            for video_id, of_video in plans.items():
+                yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
+
+        embeds = [embed for recipe, embed in wanted if recipe in unfinished]
+        for video_id, results in embed_by_networks(clips(), embeds):
+            donors, entries = [plan.donor_id for plan in plans[video_id]], []
+            for values in results:
+                if not np.isfinite(values.astype(np.float16)).all():
+                    said = "a network gave values that half precision does not hold; check its weights and input"
+                    raise DataError(f"training_views: {video_id}: {said}")
+                data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
+                row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
+                entries.append(VideoEntry(row, data, len(values)))
+            yield entries
 
     built = build_shards(
         [recipe for recipe, _ in wanted],
@@ -92,27 +110,3 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         index_columns=INDEX_COLUMNS,
     )
     return recipe, embed
-
-
-def _entries(
-    project: Project, key: str, embeds: Sequence[Embed], num_frames: Mapping[str, int]
-) -> Generator[list[VideoEntry], None, None]:
-    """For each video of the shard its entry by every network; its views are drawn once. num_frames: of the videos."""
-    file, config = open_frames(project, key), project.config.views
-    plans = plan_cached_views(file.video_ids, config)
-
-    def clips() -> Iterator[tuple[str, Frames]]:
-        drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
-        for video_id, of_video in plans.items():
-            yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
-
-    for video_id, results in embed_by_networks(clips(), embeds):
-        donors, entries = [plan.donor_id for plan in plans[video_id]], []
-        for values in results:
-            if not np.isfinite(values.astype(np.float16)).all():
-                said = "a network gave values that half precision does not hold; check its weights and input"
-                raise DataError(f"training_views: {video_id}: {said}")
-            data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
-            row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
-            entries.append(VideoEntry(row, data, len(values)))
-        yield entries

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from hapvr.errors import DataError
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
 from hapvr.scorer.description import read_calibration
@@ -73,10 +74,9 @@ def evaluated(
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
     similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
-    definition = project_benchmark(project, BENCHMARK)
     result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
     scores = {
-        "digest": digest or definition_digest(definition),
+        "digest": digest or definition_digest(project_benchmark(project, BENCHMARK)),
         "target_means": {BASELINE: 0.5, TRAINED: 0.6},
         "results": {BASELINE: result, TRAINED: result},
     }
@@ -125,8 +125,7 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     assert tags["hapvr.gate.champion"] == str(one)
     assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
     assert "better" in tracker.client.get_model_version(name, str(two)).description
-    path = tracker.artifact(second.mlflow_run_id, "gate/decision.json")
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(tracker.artifact(second.mlflow_run_id, "gate/decision.json").read_text(encoding="utf-8"))
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {
         "own-test/DSVR", "own-test/DSVD", "own-test/parts",
@@ -138,6 +137,9 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     assert not again.promoted
     assert "decided before" in again.reason
     assert champion(project) == one
+    tracker.client.delete_registered_model_alias(name, "champion")
+    with pytest.raises(DataError, match="has lost its champion meanwhile"):
+        make_decision(project, second, two)
 
 
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:

@@ -107,7 +107,7 @@ def test_a_shard_that_is_made_again_is_replaced_in_one_version(
     """Another kind of frames of the same shard: its videos have other descriptors, the others stay."""
     key = collection_shards(project.root)[0][0]
     before = serving(project)
-    monkeypatch.setattr(search_index, "MAX_FROZEN_SIMILARITY", 0.5)
+    monkeypatch.setattr("hapvr.search.descriptors.MAX_FROZEN_SIMILARITY", 0.5)
     others = [name for name in collection_shards(project.root)[0] if name != key]
     for name in others:  # so that only one shard differs
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
