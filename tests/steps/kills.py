@@ -11,6 +11,7 @@ import timm  # noqa: F401 the stages import it in the fork otherwise, which take
 import torch
 
 from hapvr.data.manifest import shard_keys
+from hapvr.search import descriptors
 from hapvr.steps import search_index
 from hapvr.steps.features import make_features
 from hapvr.steps.frames import make_frames
@@ -29,7 +30,7 @@ def run(config: Path, stage: str) -> None:
     torch.set_num_threads(1)
     project = Project.open(config, folder=config.parent)
     if stage == "index":
-        search_index.MAX_FROZEN_SIMILARITY = 0.5 if config.stem == "fewer" else 1.0
+        descriptors.MAX_FROZEN_SIMILARITY = 0.5 if config.stem == "fewer" else 1.0
         search_index.update_index(project, search_model(project, str(config.parent / "network-0")))
     elif stage in ("manifest", "whitening"):
         {"manifest": make_manifest, "whitening": make_whitening}[stage](project)

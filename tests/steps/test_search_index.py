@@ -12,7 +12,6 @@ from hapvr.data.manifest import read_manifest_shard, training_shard_keys
 from hapvr.search.collection import current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
-from hapvr.steps import search_index
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
