@@ -1,12 +1,9 @@
 """Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import dagster as dg
-
-if TYPE_CHECKING:
-    from hapvr.steps.quality import Finding
 
 STORED = {"stored_bytes": "The data file has the digest in its index."}
 VIDEOS = {
@@ -26,7 +23,7 @@ FEATURES = {
 }
 
 
-def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:
+def specs(asset: str, checks: Mapping[str, str]) -> list[dg.AssetCheckSpec]:
     """Specifications of an asset's checks by name and description."""
     return [dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in checks.items()]
 
@@ -59,10 +56,3 @@ def empty_record(reason: str, names: Iterable[str], *, asset: str | None = None)
             dg.AssetCheckResult(check_name=name, asset_key=asset, passed=True, description=reason) for name in names
         ],
     )
-
-
-def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[dg.AssetCheckResult]:
-    """Findings as Dagster shows them."""
-    return [
-        result(one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values) for one in findings
-    ]

@@ -44,7 +44,7 @@ features = step_asset(
     _show_features,
     group="features",
     kinds={"pytorch", "parquet"},
-    checks=checks.specs("features", checks.FEATURES),
+    checks=checks.FEATURES,
 )
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import checks, metadata
+from assets import metadata
 from assets.factory import Made, step_asset
 from assets.training import training_key
 
@@ -84,13 +84,10 @@ registered_model = step_asset(
     _show_version,
     group="registry",
     kinds={"mlflow"},
-    checks=checks.specs(
-        "registered_model",
-        {
-            BETTER: "The mean of the target metrics is higher than the champion's.",
-            NOT_WORSE: "No required metric is lower than the champion's.",
-        },
-    ),
+    checks={
+        BETTER: "The mean of the target metrics is higher than the champion's.",
+        NOT_WORSE: "No required metric is lower than the champion's.",
+    },
     arguments=lambda context: {
         "run": training_key(context.run),
         "tags": {"dagster.run_id": training_key(context.run)},

@@ -6,16 +6,11 @@ from assets import checks, metadata
 from assets.factory import Made, step_asset
 
 RECALL = "recall"
-INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
 HINT = (
     "Nothing is lost: the index before this one keeps answering if there is one. Raise search.index.probed_lists, "
     "refine_factor or code_bits, and materialise the asset again."
 )
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
-WATCH_CHECKS = {
-    USABLE: "Every query of the watch lists could be read and shows something.",
-    DELIVERED: "The webhook has taken all messages, if there is one.",
-}
 REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
 WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
 
@@ -65,7 +60,7 @@ search_index = step_asset(
     _show_index,
     group="search",
     kinds={"lance"},
-    checks=checks.specs("search_index", INDEX_CHECKS),
+    checks={RECALL: "Stored vectors that are searched for find their exact nearest neighbours."},
 )
 
 
@@ -100,5 +95,8 @@ watch_matches = step_asset(
     _show_matches,
     group="search",
     kinds={"pytorch", "parquet"},
-    checks=checks.specs("watch_matches", WATCH_CHECKS),
+    checks={
+        USABLE: "Every query of the watch lists could be read and shows something.",
+        DELIVERED: "The webhook has taken all messages, if there is one.",
+    },
 )

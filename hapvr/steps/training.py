@@ -105,7 +105,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
     digests, tracker = data_digests(project, shards), tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
-    params = {name: of for name, of in config.stored().items() if name not in ("sources", "data_root", "tracking")}
+    left_out = ("sources", "data_root", "tracking")
+    params = {name: value for name, value in config.stored().items() if name not in left_out}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
     sources = {f"{part}.weights": identity["source"] for part, identity in weights.items()}
     data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(digests)}
