@@ -1,13 +1,11 @@
 """Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import dagster as dg
 
-if TYPE_CHECKING:
-    from hapvr.steps.quality import Finding
-
+STORED = {"stored_bytes": "The data file has the digest in its index."}
 VIDEOS = {
     "unavailable_videos": "Share of videos that the sites do not have any more.",
     "failed_videos": "Share of videos that could not be fetched or are not videos.",
@@ -16,17 +14,16 @@ VIDEOS = {
 FRAMES = {
     "undecodable_videos": "Share of files that could not be decoded.",
     "frame_rate": "Frames per second of video, against the sampling rate.",
-    "stored_bytes": "The data file has the digest in its index.",
+    **STORED,
 }
 FEATURES = {
     "feature_values": "No NaN, infinity or zero vector.",
     "feature_norms": "Region vectors have unit length.",
-    "stored_bytes": "The data file has the digest in its index.",
+    **STORED,
 }
-STORED = {"stored_bytes": "The data file has the digest in its index."}
 
 
-def specs(asset: str, checks: dict[str, str]) -> list[dg.AssetCheckSpec]:
+def specs(asset: str, checks: Mapping[str, str]) -> list[dg.AssetCheckSpec]:
     """Specifications of an asset's checks by name and description."""
     return [dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in checks.items()]
 
@@ -59,10 +56,3 @@ def empty_record(reason: str, names: Iterable[str], *, asset: str | None = None)
             dg.AssetCheckResult(check_name=name, asset_key=asset, passed=True, description=reason) for name in names
         ],
     )
-
-
-def results(findings: Iterable["Finding"], *, asset: str | None = None) -> list[dg.AssetCheckResult]:
-    """Findings as Dagster shows them."""
-    return [
-        result(one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values) for one in findings
-    ]

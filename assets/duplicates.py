@@ -20,7 +20,7 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     "duplicate_pairs",
     group="search",
     kinds={"pytorch", "parquet"},
-    checks=checks.specs("duplicate_pairs", {CALIBRATED: "The model of the index says how sure it is of a match."}),
+    checks={CALIBRATED: "The model of the index says how sure it is of a match."},
 )
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
@@ -89,7 +89,5 @@ duplicate_groups = step_asset(
     _show_groups,
     group="search",
     kinds={"parquet"},
-    checks=checks.specs(
-        "duplicate_groups", {COMPLETE: "Every shard of the index was searched for by the model that answers now."}
-    ),
+    checks={COMPLETE: "Every shard of the index was searched for by the model that answers now."},
 )

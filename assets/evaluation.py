@@ -1,7 +1,6 @@
 """Evaluation: similarities, metrics and plots of every benchmark."""
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -9,11 +8,9 @@ from assets import metadata
 from assets.factory import Made, step_asset
 from assets.training import training_key
 
-if TYPE_CHECKING:
-    from hapvr.steps.evaluation import BenchmarkScores
-
 
 def _show_scores(made: Made) -> dg.MaterializeResult:
+    from hapvr.benchmark.report import metrics_markdown
     from hapvr.files import file_sha256
     from hapvr.steps.evaluation import TRAINED
     from hapvr.steps.training import trained_run
@@ -32,10 +29,18 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
         for name, scores in scored.items()
         for title, figure in scores.figures.items()
     }
+    tables = []
+    for name, scores in scored.items():  # how much could be scored, and every metric of both models in percent
+        counts = scores.results[TRAINED].availability
+        tables += [
+            f"**{name}**: {counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
+            f"{counts.num_references} references scored",
+            metrics_markdown({row: result.metrics for row, result in scores.results.items()}),
+        ]
     run = trained_run(made.project, training_key(made.context.run))
     return dg.MaterializeResult(
         metadata={
-            "metrics": dg.MetadataValue.md("\n\n".join(_table(name, scores) for name, scores in scored.items())),
+            "metrics": dg.MetadataValue.md("\n\n".join(tables)),
             **metrics,
             "mlflow_run": made.resource.run_link(made.project, run.mlflow_run_id),
             "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
@@ -43,21 +48,6 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
             **figures,
         },
         data_version=dg.DataVersion(digest),
-    )
-
-
-def _table(name: str, scores: "BenchmarkScores") -> str:
-    """How much of a benchmark could be scored, and every metric of both models in percent."""
-    from hapvr.benchmark.report import metrics_markdown
-    from hapvr.steps.evaluation import TRAINED
-
-    counts = scores.results[TRAINED].availability
-    scored = (
-        f"{counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
-        f"{counts.num_references} references scored"
-    )
-    return (
-        f"**{name}**: {scored}\n\n{metrics_markdown({row: result.metrics for row, result in scores.results.items()})}"
     )
 
 

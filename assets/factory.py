@@ -1,11 +1,11 @@
 """An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the rest is what the UI shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from assets import checks
+from assets.checks import empty_record, specs
 from assets.project import DATA_TEAM, GPU_POOL, MODEL_TEAM, SHARDS, ProjectResource
 from hapvr.chain import CHAIN, shards_of
 
@@ -46,11 +46,11 @@ def chain_asset(
     *,
     group: str,
     kinds: set[str],
-    checks: Sequence[dg.AssetCheckSpec] = (),
+    checks: Mapping[str, str] | None = None,
     output_required: bool = True,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """`dg.asset` with what the chain says of a step. output_required: False where it may make nothing; steps after it are
-    skipped then."""
+    """`dg.asset` with what the chain says of a step. checks: by name, what each is about; output_required: False where it may
+    make nothing; steps after it are skipped then."""
     step = CHAIN[name]
     return dg.asset(
         name=name,
@@ -60,7 +60,7 @@ def chain_asset(
         pool=GPU_POOL if step.gpu else None,
         partitions_def=SHARDS if step.per_shard else None,
         deps=dependencies(name),
-        check_specs=list(checks),
+        check_specs=specs(name, checks or {}),
         output_required=output_required,
         description=described(name),
     )
@@ -84,7 +84,7 @@ def step_asset(
         opened, key = project.open(), context.partition_key if step.per_shard else ""
         progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
         if step.shards == "collection" and key not in shards_of(opened, step):
-            return checks.empty_record(NOT_IN_COLLECTION, [spec.name for spec in options.get("checks", ())])
+            return empty_record(NOT_IN_COLLECTION, options.get("checks", ()))
         result = step.run(opened, key, progress=progress, **arguments(context))
         return show(Made(context, project, opened, key, result))
 

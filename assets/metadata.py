@@ -95,7 +95,10 @@ def shard(
         asset_key=asset,
         metadata=entries | (more or {}),
         data_version=dg.DataVersion(shard.digest()),
-        check_results=checks.results(findings, asset=asset),
+        check_results=[
+            checks.result(one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values)
+            for one in findings
+        ],
     )
 
 

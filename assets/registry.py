@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets import checks, metadata
+from assets import metadata
 from assets.factory import Made, step_asset
 from assets.training import training_key
 
 if TYPE_CHECKING:
-    from hapvr.steps.gate import Decision
+    from hapvr.steps.evaluation import Decision
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
@@ -66,8 +66,7 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
     """Both checks. Where there was nothing to compare, neither is passed, and the reason of the decision says why."""
     verdict = decision.verdict
-    better = verdict is not None and verdict.better
-    not_worse = verdict is not None and not verdict.worse
+    found = {BETTER: verdict is not None and verdict.better, NOT_WORSE: verdict is not None and not verdict.worse}
     return [
         dg.AssetCheckResult(
             check_name=name,
@@ -76,7 +75,7 @@ def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
             description=decision.reason,
             metadata={} if passed or verdict is None else {"hint": HINT},
         )
-        for name, passed in ((BETTER, better), (NOT_WORSE, not_worse))
+        for name, passed in found.items()
     ]
 
 
@@ -85,13 +84,10 @@ registered_model = step_asset(
     _show_version,
     group="registry",
     kinds={"mlflow"},
-    checks=checks.specs(
-        "registered_model",
-        {
-            BETTER: "The mean of the target metrics is higher than the champion's.",
-            NOT_WORSE: "No required metric is lower than the champion's.",
-        },
-    ),
+    checks={
+        BETTER: "The mean of the target metrics is higher than the champion's.",
+        NOT_WORSE: "No required metric is lower than the champion's.",
+    },
     arguments=lambda context: {
         "run": training_key(context.run),
         "tags": {"dagster.run_id": training_key(context.run)},

@@ -1,4 +1,4 @@
-"""Search: descriptors of all frames by the champion, and the index over them."""
+"""Search: descriptors of all frames by the champion, the index over them, and watch lists, with which every shard is compared."""
 
 import dagster as dg
 
@@ -6,11 +6,13 @@ from assets import checks, metadata
 from assets.factory import Made, step_asset
 
 RECALL = "recall"
-INDEX_CHECKS = {RECALL: "Stored vectors that are searched for find their exact nearest neighbours."}
 HINT = (
     "Nothing is lost: the index before this one keeps answering if there is one. Raise search.index.probed_lists, "
     "refine_factor or code_bits, and materialise the asset again."
 )
+USABLE, DELIVERED = "queries_usable", "alerts_delivered"
+REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
+WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
 
 
 def _show_descriptors(made: Made) -> dg.MaterializeResult:
@@ -58,5 +60,43 @@ search_index = step_asset(
     _show_index,
     group="search",
     kinds={"lance"},
-    checks=checks.specs("search_index", INDEX_CHECKS),
+    checks={RECALL: "Stored vectors that are searched for find their exact nearest neighbours."},
+)
+
+
+def _show_matches(made: Made) -> dg.MaterializeResult:
+    import polars as pl
+
+    from hapvr.steps.alerts import deliver_alerts
+    from hapvr.steps.duplicates import rows_place
+    from hapvr.steps.watch_lists import STAGE
+
+    matches, delivery = made.result, deliver_alerts(made.project)
+    stored = metadata.stored(made.project.root, rows_place(STAGE, made.key))
+    table = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
+    return dg.MaterializeResult(
+        metadata={
+            "dagster/row_count": len(table),
+            "matches": metadata.table(table),
+            "new_alerts": matches.announced,
+            "was_finished": not matches.done,
+            **stored,
+        },
+        data_version=dg.DataVersion(stored["digest"]),
+        check_results=[
+            checks.result(USABLE, not matches.failed, REPLACE, failed=matches.failed),
+            checks.result(DELIVERED, not delivery.problem, WAIT, problem=delivery.problem, waiting=delivery.waiting),
+        ],
+    )
+
+
+watch_matches = step_asset(
+    "watch_matches",
+    _show_matches,
+    group="search",
+    kinds={"pytorch", "parquet"},
+    checks={
+        USABLE: "Every query of the watch lists could be read and shows something.",
+        DELIVERED: "The webhook has taken all messages, if there is one.",
+    },
 )

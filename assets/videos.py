@@ -46,7 +46,7 @@ videos = step_asset(
     _show_videos,
     group="ingest",
     kinds={"parquet"},
-    checks=checks.specs("videos", checks.VIDEOS),
+    checks=checks.VIDEOS,
     arguments=lambda _: {"retry_failed": True},
 )
 
@@ -68,6 +68,6 @@ frames = step_asset(
     _show_frames,
     group="ingest",
     kinds={"parquet"},
-    checks=checks.specs("frames", checks.FRAMES),
+    checks=checks.FRAMES,
     arguments=lambda _: {"retry_failed": True},
 )

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets import duplicates, evaluation, features, registry, search, training, videos, views, watch
+from assets import duplicates, evaluation, features, registry, search, training, videos
 from pipelines import automation, monitoring
 from pipelines.jobs import jobs
 from pipelines.resources import project_resource
@@ -11,9 +11,7 @@ assets = dg.map_asset_specs(
     lambda spec: spec.replace_attributes(automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())),
     [
         asset
-        for asset in dg.load_assets_from_modules(
-            [videos, features, views, training, evaluation, registry, search, duplicates, watch]
-        )
+        for asset in dg.load_assets_from_modules([videos, features, training, evaluation, registry, search, duplicates])
         if isinstance(asset, dg.AssetsDefinition)
     ],
 )

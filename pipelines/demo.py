@@ -143,7 +143,7 @@ def print_summary(project: Project, console: Console) -> None:
 
     from hapvr.health import health
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
-    from hapvr.steps.model_card import video_status
+    from hapvr.steps.quality import video_status
     from hapvr.steps.training import trained_run
 
     for name in project.config.evaluation.benchmarks:

@@ -19,7 +19,7 @@ from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescr
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import open_backbone
 from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin
-from hapvr.networks.whitening import Whitening, load_whitening
+from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import CARD_FILE, BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
@@ -74,8 +74,8 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         backbone, key = load_backbone(project.config.backbone), f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
         run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")
         save_network(SimilarityNetwork(SETTINGS, dims=whitening.dims).eval(), run.network_folder, metadata={})
-        onnx = export_onnx(project, run, run.folder / "exported", backbone=backbone)
-        bundle = _complete(project, run.folder, backbone, whitening, videos, onnx, progress)
+        onnx = export_onnx(project, run, backbone=backbone)
+        bundle = _complete(project, run.folder, backbone, videos, onnx, progress)
         tags = {WEIGHTS_TAG: backbone.identity.source, WHITENING_TAG: whitening.sha256, VIDEOS_TAG: str(used)}
         tags[WARNING_TAG] = WARNING
         run_name = f"{project.config.name}-{KEY}"
@@ -102,34 +102,29 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
         made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=0)
         if made * 2 > min(MAX_VIDEOS, len(videos)):
             return models / f"{begins}{made}" / "bundle"
+        import onnx.parser  # another installation does without
+
+        # the network of SETTINGS and its graphs, as `save_network` and `write_onnx` write them by torch
         folder = models / f"{begins}{len(videos)}"
-        onnx = _write_network(folder, backbone, whitening)
-        return _complete(project, folder, backbone, whitening, videos, onnx, progress)
-
-
-def _write_network(folder: Path, backbone: PackagedBackbone, whitening: Whitening) -> dict[str, Any]:
-    """The network of SETTINGS and its graphs, without torch; returns what `write_onnx` would."""
-    import onnx.parser  # another installation does without
-
-    network, exported = folder / "network", folder / "exported" / ONNX_FOLDER
-    for made in (network, exported):
-        made.mkdir(parents=True, exist_ok=True)
-    save_file({}, network / WEIGHTS_FILE)
-    description = NetworkDescription(dims=whitening.dims, settings=SETTINGS, metadata={})
-    (network / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=2), encoding="utf-8")
-    header = f'<ir_version: 10, opset_import: ["": {OPSET}]>'
-    graphs = {name: onnx.parser.parse_model(f"{header} {text}") for name, text in GRAPHS.items()}
-    graphs["backbone.onnx"] = backbone.graph(whitening)
-    for name, graph in graphs.items():
-        (exported / name).write_bytes(graph.SerializeToString())
-    return {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": sorted(graphs)}
+        network, exported = folder / "network", folder / "exported" / ONNX_FOLDER
+        for place in (network, exported):
+            place.mkdir(parents=True, exist_ok=True)
+        save_file({}, network / WEIGHTS_FILE)
+        description = NetworkDescription(dims=whitening.dims, settings=SETTINGS, metadata={})
+        (network / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=2), encoding="utf-8")
+        header = f'<ir_version: 10, opset_import: ["": {OPSET}]>'
+        graphs = {name: onnx.parser.parse_model(f"{header} {text}") for name, text in GRAPHS.items()}
+        graphs["backbone.onnx"] = backbone.graph(whitening)
+        for name, graph in graphs.items():
+            (exported / name).write_bytes(graph.SerializeToString())
+        made_with = {"opset": OPSET, "settings": SETTINGS.model_dump(mode="json"), "files": sorted(graphs)}
+        return _complete(project, folder, backbone, videos, made_with, progress)
 
 
 def _complete(
     project: Project,
     folder: Path,
     backbone: Backbone | PackagedBackbone,
-    whitening: Whitening,
     videos: Mapping[str, str],
     onnx: Mapping[str, Any],
     progress: Progress,
@@ -141,7 +136,7 @@ def _complete(
         BundleParts(
             network_folder=folder / "network",
             backbone=backbone,
-            whitening=whitening,
+            whitening=load_whitening(project.root),
             sampling=project.config.sampling,
             serving=project.config.serving,
             onnx=onnx,

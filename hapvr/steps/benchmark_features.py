@@ -23,7 +23,7 @@ from hapvr.errors import ConfigError, DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
+from hapvr.steps.sources import CORPUS_FOLDER
 from hapvr.tables import read_frame
 from hapvr.video.sources import VIDEO_SUFFIXES
 
@@ -110,7 +110,9 @@ def open_validator(project: Project, name: str, device: str) -> Callable[[VideoN
 
 def project_benchmark(project: Project, name: str) -> BenchmarkDefinition:
     """A benchmark that a source of the project made, or that ships."""
-    return load_definition(str(benchmark_folder(project, name) or name))
+    folder = f"{CORPUS_FOLDER}/{name}"
+    is_own = project.root.local is not None and project.root.exists(f"{folder}/benchmark.json")
+    return load_definition(str(project.root.local_path(folder)) if is_own else name)
 
 
 def open_benchmark(project: Project, name: str) -> tuple[BenchmarkDefinition, BenchmarkFeatures]:

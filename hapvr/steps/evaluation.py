@@ -1,4 +1,5 @@
-"""Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline."""
+"""Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline. And the promotion
+gate: is a version better than the champion, on the same benchmarks and the same videos?"""
 
 from __future__ import annotations
 
@@ -14,33 +15,33 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
+from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
 from hapvr.model.checkpoint import load_network
-from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import choose_device
 from hapvr.progress import Progress, no_progress
+from hapvr.registry import versions
+from hapvr.registry.client import registered_bundle
+from hapvr.scorer.bundle import load_similarity_model
+from hapvr.steps import training
 from hapvr.steps.benchmark_features import open_benchmark, target_mean
 from hapvr.steps.project import Project
-from hapvr.steps.training import (
-    TrainingRun,
-    close_training,
-    prepare_training,
-    require_trained_on,
-    run_training,
-    tracker_of,
-    trained_run,
-)
+from hapvr.steps.training import TrainingRun, tracker_of
+from hapvr.tables import read_frame
 from hapvr.train.run_folder import read_history
 
 BASELINE = "untrained baseline"
 TRAINED = "trained model"
 SIMILARITIES = {BASELINE: "similarities-untrained.parquet", TRAINED: "similarities-trained.parquet"}
+CHAMPION_TAG = "hapvr.gate.champion"
+CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
 SEEDS_TAG = "hapvr.seeds"
 """Tag of the MLflow runs of several seeds that are compared with each other."""
 
@@ -58,10 +59,10 @@ def score_benchmarks(
     project: Project, *, run: str = "", progress: Progress = no_progress
 ) -> dict[str, BenchmarkScores]:
     """The scores of every benchmark by name. run: of the training; "" for the current one."""
-    training, names = trained_run(project, run), project.config.evaluation.benchmarks
+    trained, names = training.trained_run(project, run), project.config.evaluation.benchmarks
     made = {}
     for number, name in enumerate(names, start=1):
-        made[name] = make_benchmark_scores(project, training, name)
+        made[name] = make_benchmark_scores(project, trained, name)
         progress(number, len(names))
     return made
 
@@ -73,9 +74,14 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     """
     definition, features = open_benchmark(project, name)
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
-    require_trained_on(run, made, what="the features were made")
+    training.require_trained_on(run, made, what="the features were made")
     trained, _ = load_network(run.network_folder)
-    networks = {BASELINE: _nothing_learned(trained), TRAINED: trained}
+    # the rates of Chamfer similarity are those of the trained network, where it has such
+    chamfer = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
+    frozen = NetworkSettings(
+        spatial_rate=chamfer.spatial_rate, temporal_rate=chamfer.temporal_rate, attention=False, comparator=False
+    )
+    networks = {BASELINE: SimilarityNetwork(frozen, dims=trained.dims), TRAINED: trained}
     folder = run.folder / "benchmarks" / definition.name
     policy, available = project.config.evaluation.policy, frozenset(features.available())
     results, device = {}, choose_device(project.config.device)
@@ -102,15 +108,6 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     return BenchmarkScores(folder, results, figures)
 
 
-def _nothing_learned(trained: VideoNetwork) -> SimilarityNetwork:
-    """TopK-Chamfer similarity of the frozen features, with the rates of the trained network where it has such."""
-    rates = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
-    frozen = NetworkSettings(
-        spatial_rate=rates.spatial_rate, temporal_rate=rates.temporal_rate, attention=False, comparator=False
-    )
-    return SimilarityNetwork(frozen, dims=trained.dims)
-
-
 def definition_digest(definition: BenchmarkDefinition) -> str:
     """Changes when queries, database or labels do."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
@@ -132,9 +129,87 @@ def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, An
     return read_json_as(run.folder / "benchmarks" / name / "scores.json", StoredScores, hint=hint).model_dump()
 
 
-def stored_similarities(run: TrainingRun, name: str) -> Path:
-    """Where the run's own similarities on a benchmark are, as Parquet, once it was evaluated on it."""
-    return run.folder / "benchmarks" / name / SIMILARITIES[TRAINED]
+@dataclass(frozen=True)
+class Decision:
+    """promoted: the version is champion now; champion, champion_run: what it was compared with; verdict: the numbers, None
+    where the two could not be compared, or were before."""
+
+    promoted: bool
+    reason: str
+    champion: str
+    champion_run: str
+    verdict: Verdict | None = None
+
+
+def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
+    """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
+
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError without
+    a champion; `ensure_baseline` makes one.
+    """
+    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    with project.root.lock("promotion"):
+        champion, tags = versions.champion_of(client, name), versions.version_tags(client, name, version)
+        if champion is None:
+            raise DataError(f"registry: {name} has lost its champion meanwhile; materialise registered_model again")
+        if versions.DECISION_TAG in tags:  # a repeated run does not undo what people did since
+            before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
+            return Decision(
+                champion.version == version, f"decided before: {tags.get(versions.REASON_TAG, '')}", *before
+            )
+        decision = _decide(project, run, version, champion)
+        if decision.promoted and versions.champion_of(client, name) != champion:
+            reason = (
+                f"not promoted: the champion was changed meanwhile; `hapvr models promote {version}` does it by hand"
+            )
+            decision = replace(decision, promoted=False, reason=reason)
+        if decision.promoted:
+            versions.promote(client, name, version, how="gate", reason=decision.reason)
+        for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
+            client.set_model_version_tag(name, str(version), key, value)
+        outcome = "promoted" if decision.promoted else "not promoted"
+        versions.decide(client, name, version, outcome, decision.reason)
+        values = vars(decision) | {"verdict": decision.verdict.to_json() if decision.verdict else None}
+        client.log_text(run.mlflow_run_id, json.dumps(values, indent=1), "gate/decision.json")
+    return decision
+
+
+def _decide(project: Project, run: TrainingRun, version: int, champion: versions.Champion) -> Decision:
+    evaluation = project.config.evaluation
+    number, by_hand, verdict = str(champion.version), f"`hapvr models promote {version}`", None
+    reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
+    if evaluation.gate.enabled:
+        try:
+            differences = [_compare(project, run, champion, name) for name in evaluation.benchmarks]
+            verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
+            word = "promoted" if verdict.passed else "not promoted"
+            reason = f"{word}: against champion version {number}, {verdict.reason}"
+        except HapvrError as error:
+            reason = (
+                f"not promoted: champion version {number} cannot be compared on these benchmarks ({error}). Compare by "
+                f"hand with `hapvr evaluate`, then {by_hand}"
+            )
+    return Decision(verdict is not None and verdict.passed, reason, number, champion.run_id, verdict)
+
+
+def _compare(project: Project, run: TrainingRun, champion: versions.Champion, name: str) -> dict[str, Difference]:
+    """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with the
+    features of the benchmark."""
+    definition, features = open_benchmark(project, name)
+    tracker, folder, stored = tracker_of(project), f"benchmarks/{definition.name}", None
+    if (written := tracker.artifact(champion.run_id, f"{folder}/scores.json")) is not None:
+        edition = read_json_as(written, StoredScores, hint="evaluate the champion again").digest
+        if edition == definition_digest(definition):
+            stored = tracker.artifact(champion.run_id, f"{folder}/{SIMILARITIES[TRAINED]}")
+    if stored is None:
+        uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
+        model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
+        model.require_features(features.settings)
+        stored = run.folder / folder / f"similarities-champion-{champion.version}.parquet"
+        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
+    scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
+    first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
+    return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)
 
 
 @dataclass(frozen=True)
@@ -156,9 +231,9 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
         say(f"seed {seed}")
         config = project.config.model_copy(update={"train": train.model_copy(update={"seed": seed})})
         seeded, metrics = replace(project, config=config), dict[str, float]()
-        run = prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
-        run_training(seeded, run)
-        best_step = close_training(seeded, run)["best_step"]
+        run = training.prepare_training(seeded, f"{key}-{seed}", tags={SEEDS_TAG: key})
+        training.run_training(seeded, run)
+        best_step = training.finish_training(seeded, run, make_current=False)["best_step"]
         for line in (line for line in read_history(run.folder) if line["step"] == best_step):
             metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
         for name in config.evaluation.benchmarks:

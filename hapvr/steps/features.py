@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -19,9 +19,8 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
-from hapvr.networks.extract import Frames, embed_by_networks, open_backbone, region_embedder
-from hapvr.networks.packaged import PackagedBackbone
-from hapvr.networks.whitening import Whitening, load_whitening
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
+from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
 from hapvr.steps.frames import open_frames
@@ -30,39 +29,42 @@ from hapvr.video.frames import center_crop, decode_jpegs
 from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
 from hapvr.video.settings import SourceName
 
-if TYPE_CHECKING:
-    from hapvr.networks.backbone import Backbone
-
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
 IMPORT_VIDEOS = 512
 """Videos per shard of imported features."""
-PositiveFps = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-def feature_settings(project: Project, backbone: Backbone | PackagedBackbone, whitening: Whitening) -> dict[str, Any]:
-    """What determines the regions of features: sampling, backbone, crop and whitening."""
-    return {
-        "sampling": project.config.sampling.identity_fields(),
+class Extractor(NamedTuple):
+    """What makes the features of frames.
+
+    embed: the network; settings: what determines the regions that it makes; extras: what `extras_setting` says of it; shape:
+    [R, D] of a frame, the rows of its extras included.
+    """
+
+    embed: Embed
+    settings: dict[str, Any]
+    extras: dict[str, int]
+    shape: tuple[int, int]
+
+
+def open_extractor(project: Project, *, extras: bool) -> Extractor:
+    """The backbone and whitening of the project. extras: with the pooled vectors that `features.pooled` asks for."""
+    config, whitening = project.config, load_whitening(project.root)
+    backbone = open_backbone(config.backbone, config.device, extras=extras)
+    settings = {
+        "sampling": config.sampling.identity_fields(),
         "backbone": backbone.settings,
         "crop_px": backbone.crop_px,
         "whitening": whitening.sha256,
     }
+    pooled, num_rows = len(whitening.mean) if extras else 0, config.backbone.num_regions
+    if extras:
+        from hapvr.model.frame_extras import extras_rows  # loads torch
 
-
-def pooled_dims(project: Project, whitening: Whitening) -> int:
-    """C of the pooled vectors that the configuration asks for with features, 0 for none."""
-    return len(whitening.mean) if project.config.features.pooled else 0
-
-
-def num_rows(project: Project, whitening: Whitening) -> int:
-    """Rows of D values that a frame's features take: its regions, and its extras where the configuration asks for them."""
-    pooled, num_regions = pooled_dims(project, whitening), project.config.backbone.num_regions
-    if not pooled:
-        return num_regions
-    from hapvr.model.frame_extras import extras_rows  # loads torch
-
-    return num_regions + extras_rows(pooled, whitening.dims)
+        num_rows += extras_rows(pooled, whitening.dims)
+    embed = region_embedder(backbone, whitening, config.device, extras=extras)
+    return Extractor(embed, settings, extras_setting(pooled), (num_rows, whitening.dims))
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -74,10 +76,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
-    whitening = load_whitening(project.root)
-    extras_dims = pooled_dims(project, whitening)
-    backbone = open_backbone(project.config.backbone, project.config.device, extras=extras_dims > 0)
-    embed = region_embedder(backbone, whitening, project.config.device, extras=extras_dims > 0)
+    extractor = open_extractor(project, extras=project.config.features.pooled)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
@@ -87,20 +86,18 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
             for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
                 video = reader.read(video_id)
                 shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
-                yield video_id, crops(video.jpegs, backbone.crop_px)
+                yield video_id, crops(video.jpegs, project.config.backbone.crop_px)
 
-        for video_id, (values,) in embed_by_networks(clips(), [embed]):
+        for video_id, (values,) in embed_by_networks(clips(), [extractor.embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
             yield VideoEntry(row, feature_columns(video_id, times, values, hashes), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings=feature_settings(project, backbone, whitening)
-        | extras_setting(extras_dims)
-        | {HASH_SETTING: HASH_VERSION},
+        settings={**extractor.settings, **extractor.extras, HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
-        columns=fields(num_regions=num_rows(project, whitening), dims=whitening.dims),
+        columns=fields(num_regions=extractor.shape[0], dims=extractor.shape[1]),
         index_columns=INDEX_COLUMNS,
     )
     return build_shard(
@@ -137,8 +134,7 @@ def import_features(
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
     try:
-        TypeAdapter(SourceName).validate_python(name)
-        TypeAdapter(PositiveFps).validate_python(fps)
+        TypeAdapter(tuple[SourceName, Annotated[float, Field(gt=0, allow_inf_nan=False)]]).validate_python((name, fps))
     except ValidationError as error:
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     video_ids, (num_regions, dims) = survey_hdf5(file)

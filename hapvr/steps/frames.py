@@ -14,8 +14,7 @@ from hapvr.data.tensors import frame_columns
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
-from hapvr.video.pool import RETRYABLE, SampledVideo, sample_videos
-from hapvr.video.settings import SamplingConfig
+from hapvr.video.pool import RETRYABLE, sample_videos
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"
@@ -40,7 +39,22 @@ def make_frames(
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
-            yield _entry(video, digests[video.video_id], sampling)
+            recorded, num_frames = digests[video.video_id], len(video.jpegs)
+            reason, message = video.reason, video.message
+            if video.file_sha256 not in ("", recorded):
+                reason = CHANGED
+                message = (
+                    f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
+                    f"recorded is {recorded[:16]}...; run the steps videos and frames again"
+                )
+            row = index_row(video.video_id, 0, reason=reason, message=message, file_sha256=recorded, **NO_FRAMES)
+            if reason:
+                yield VideoEntry(row)
+                continue
+            sha256 = VideoFrames(video.video_id, video.jpegs, video.timestamps_s).sha256
+            row |= {"num_rows": num_frames, "frames_sha256": sha256}
+            row |= {"width_px": video.width_px, "height_px": video.height_px}
+            yield VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
         passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}
@@ -69,26 +83,6 @@ def open_frames(project: Project, key: str) -> FrameFile:
     shard = project.shard(STAGE, key)
     shard.require({"sampling": project.config.sampling.identity_fields()})
     return FrameFile(shard)
-
-
-def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> VideoEntry:
-    """file_sha256: digest of the file when `make_videos` read it."""
-    reason, message = video.reason, video.message
-    num_frames = len(video.jpegs)
-    if video.file_sha256 not in ("", file_sha256):
-        reason = CHANGED
-        message = (
-            f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
-            f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
-        )
-    if reason:
-        known = NO_FRAMES | {"file_sha256": file_sha256}
-        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **known))
-    frames = VideoFrames(video.video_id, video.jpegs, video.timestamps_s)
-    known = {"file_sha256": file_sha256, "frames_sha256": frames.sha256}
-    known |= {"width_px": video.width_px, "height_px": video.height_px}
-    row = index_row(video.video_id, num_frames, message=message, **known)
-    return VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
 
 def content_digest(videos: Sequence[IndexRow]) -> str:

@@ -1,4 +1,5 @@
-"""What is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks show these findings."""
+"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks
+show these findings."""
 
 from __future__ import annotations
 
@@ -18,10 +19,8 @@ from hapvr.errors import DataError
 from hapvr.steps.project import Project
 
 MAX_NAMED = 10
-# A rate is a part of a shard's videos; failed: could be had, but could not be decoded; duplicate: bytes equal another video's.
-MAX_UNAVAILABLE_RATE = 0.5
 MAX_FAILED_RATE = 0.2
-MAX_DUPLICATE_RATE = 0.1
+"""Part of a shard's videos that could be had, but could not be decoded."""
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
@@ -62,9 +61,9 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [
-        _share("unavailable_videos", unavailable, index, MAX_UNAVAILABLE_RATE, UNAVAILABLE_HINT),
+        _share("unavailable_videos", unavailable, index, 0.5, UNAVAILABLE_HINT),
         _share("failed_videos", failed, index, MAX_FAILED_RATE, FAILED_HINT),
-        _share("duplicate_videos", copies, usable, MAX_DUPLICATE_RATE, DUPLICATE_HINT),
+        _share("duplicate_videos", copies, usable, 0.1, DUPLICATE_HINT),
     ]
 
 
@@ -108,6 +107,18 @@ def check_features(project: Project, key: str) -> list[Finding]:
         Finding("feature_norms", not bad_norms, "error", _named(bad_norms) | worst, NORMS_HINT),
         check_stored(shard),
     ]
+
+
+def video_status(project: Project, *, generated: bool = False) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the collection, as its frames (or files) ended.
+
+    generated: also of those that were made of them for benchmarks.
+    """
+    tables, keys = [], shard_keys(project.root)
+    for key in keys if generated else collection_keys(project.root, keys):
+        found = project.shard("frames", key).find() or project.shard("videos", key).read()
+        tables.append(found.frame().select("video_id", "status", "reason", "message"))
+    return pl.concat(tables)
 
 
 def check_stored(shard: Shard) -> Finding:

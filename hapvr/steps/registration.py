@@ -1,4 +1,4 @@
-"""Step 10: a trained model as a version in MLflow's registry (asset `registered_model`)."""
+"""Step 10: a trained model as a version in MLflow's registry, with its model card (asset `registered_model`)."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
+from hapvr.data.manifest import read_manifest
+from hapvr.data.shards import STATUS_OK
 from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
+from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
 from hapvr.scorer.bundle import SCORER_FILE, BundleParts, complete_bundle, random_weights_warning, write_bundle
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.torch_networks import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.baseline import ensure_baseline
+from hapvr.steps.baseline import ensure_baseline, searches_text
 from hapvr.steps.calibration import calibrate, fit_on_validation, reliability_figure
-from hapvr.steps.evaluation import TRAINED, stored_scores
+from hapvr.steps.evaluation import BASELINE, TRAINED, Decision, make_decision, stored_scores
 from hapvr.steps.frames import open_frames
-from hapvr.steps.gate import Decision, make_decision
-from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
+from hapvr.steps.quality import video_status
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of, trained_run
+from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
 
@@ -39,7 +44,7 @@ CHECKED_FRAMES = 6
 """Frames checked per video: torch takes half a second for a frame."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
     metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or "";
@@ -74,8 +79,7 @@ def make_registered_model(
     backbone = load_backbone(project.config.backbone)
     require_trained_on(training, {"backbone": backbone.settings}, what="the bundle would be made")
     record, tracker = read_record(training.folder), tracker_of(project)
-    onnx_folder = training.folder / "exported"
-    onnx = export_onnx(project, training, onnx_folder, backbone=backbone)
+    onnx = export_onnx(project, training, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     bundle = write_bundle(
         training.folder / "bundle",
@@ -89,7 +93,7 @@ def make_registered_model(
             calibration=calibration,
             warning=warning,
             onnx=onnx,
-            onnx_folder=onnx_folder if "files" in onnx else None,
+            onnx_folder=training.folder / "exported" if "files" in onnx else None,
         ),
     )
     evidence = fit_on_validation(project, bundle)
@@ -110,22 +114,13 @@ def make_registered_model(
     decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
-    return Registration(
-        run=training,
-        name=name,
-        version=version,
-        decision=decision,
-        bundle=bundle,
-        target=target,
-        digest=file_sha256(bundle / SCORER_FILE),
-        card=card,
-        warning=warning,
-        figure=figure,
-    )
+    digest = file_sha256(bundle / SCORER_FILE)
+    return Registration(training, name, version, decision, bundle, target, digest, card, warning, figure)
 
 
-def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: Backbone) -> dict[str, Any]:
-    """What `write_onnx` returns for the run's model, or `{"reason": ...}` where it cannot be exported or shall not be.
+def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
+    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` where it cannot be
+    exported or shall not be.
 
     All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
     """
@@ -144,7 +139,106 @@ def export_onnx(project: Project, run: TrainingRun, folder: Path, *, backbone: B
     try:
         network = load_network(run.network_folder)[0]
         return write_onnx(
-            folder, backbone=backbone, whitening=whitening, network=network, frames=frames, features=features
+            run.folder / "exported",
+            backbone=backbone,
+            whitening=whitening,
+            network=network,
+            frames=frames,
+            features=features,
         )
     except NotExported as error:
         return {"reason": str(error)}
+
+
+def model_card(
+    project: Project,
+    run: TrainingRun,
+    *,
+    scores: Mapping[str, Mapping[str, Any]],
+    calibration: Calibration | str,
+    evidence: EvidenceModel | str,
+    tags: Mapping[str, str],
+    onnx: Mapping[str, Any],
+    warning: str,
+) -> str:
+    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; calibration, evidence: of pairs and
+    of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for
+    none."""
+    record, name = read_record(run.folder), project.config.tracking.registered_model
+    networks = record["weights"]
+    made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
+    manifest = read_manifest(project.root).select("video_id", "source", "split")
+    usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
+    videos = video_status(project, generated=True).join(manifest, on="video_id", how="left")
+    counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
+    weights = [
+        (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:12])
+        for part, one in networks.items()
+    ]
+    metrics = [
+        (
+            *(benchmark, task, details["metric"]),
+            *(_percent(data["results"][row], task) for row in (BASELINE, TRAINED)),
+            f"{details['num_queries']} / {details['num_relevant']}",
+        )
+        for benchmark, data in scores.items()
+        for task, details in data["results"][TRAINED]["tasks"].items()
+    ]
+    without_torch = f"The model needs torch, since it has no ONNX files: {onnx.get('reason')}."
+    if "files" in onnx:
+        difference = f"{onnx['check']['largest_difference']:.1g}"
+        without_torch = f"Similarities without torch, by ONNX files, differed from torch's by {difference} at most."
+    parts = [
+        warning and f"**Warning: {warning}.**",
+        f"# Model card: {name}, training run {run.key}",
+        "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
+        "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
+        f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
+        f"Trained on {len(record['shards'])} shards of the training split, whose digests are in {LINEAGE_FILE} of the MLflow "
+        f"run; all together have {data_digest(record['data_digests'])}.",
+        "## Weights",
+        markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
+        *sorted({packaged_origin(one["architecture"]) for one in networks.values() if one["source"] == "packaged"}),
+        f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
+        markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
+        "## Calibration",
+        *_calibration(calibration),
+        f"## Searches\n\n{searches_text(evidence)}",
+        f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
+        "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
+        "- Sound is not used. Pictures are centre-cropped.\n"
+        f"- Segments run forward in both videos and are exact to one sampled frame.\n- {without_torch}",
+        f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
+        "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
+        "from (unset: none).",
+        f"## Origin\n\nMLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
+        + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
+    ]
+    return "\n\n".join(filter(None, parts)).rstrip() + "\n"
+
+
+def _percent(result: Mapping[str, Any], task: str) -> str:
+    interval = result["intervals"].get(task)
+    spread = f" [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]" if interval else ""
+    return f"{100 * result['metrics'][task]:.2f}{spread}"
+
+
+def _calibration(fitted: Calibration | str) -> list[str]:
+    """Paragraphs and a table, or why there is no calibration."""
+    if isinstance(fitted, str):
+        return [f"None: {fitted}. The column `probability` is empty."]
+    rows = [
+        (
+            *(f"{one.precision:g}", "not reached" if one.similarity is None else f"{one.similarity:.4f}"),
+            *(f"{one.found:.3f}", f"{one.recall:.3f}", f"{one.num_matches} / {one.num_pairs}"),
+        )
+        for one in fitted.thresholds
+    ]
+    return [
+        f"Fitted on the pairs of {fitted.source['benchmark']}: {fitted.num_matches} matches (labels "
+        f"{', '.join(fitted.source['labels'])}) and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x "
+        f"similarity {fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
+        f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs that are asked about match, as there. "
+        "Where matches are rarer both are too optimistic; `--prior` corrects for it.",
+        markdown_table(("wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows),
+    ]

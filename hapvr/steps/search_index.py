@@ -19,34 +19,18 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.tensors import frame_columns
 from hapvr.errors import DataError
-from hapvr.networks.extract import open_backbone, region_embedder
 from hapvr.networks.packaged import arrays_sha256
-from hapvr.networks.whitening import PROVENANCE_NAME, load_whitening
+from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
-from hapvr.search import descriptors
+from hapvr.search import collection, descriptors
 from hapvr.search.collection import (
-    BLANK_FILE,
-    FOLDER,
     CurrentIndex,
-    known_blank,
     model_place,
-    read_blank,
     serving_index,
-    write_blank,
-    write_current,
-)
-from hapvr.search.descriptors import (
-    INDEX_COLUMNS,
-    blank_pictures,
-    descriptor_shard,
-    fields,
-    frame_descriptors,
-    mean_directions,
-    searchable,
 )
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
-from hapvr.steps.features import feature_settings
+from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
 from hapvr.video.hashes import HASH_VERSION
@@ -79,7 +63,7 @@ def make_descriptors(
         for video_id in video_ids:
             regions, timestamps_s = file.read(video_id)
             embedded = model.embed(regions)
-            found = frame_descriptors(embedded, blank=blank)
+            found = descriptors.frame_descriptors(embedded, blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
             yield VideoEntry(row, frame_columns(video_id, timestamps_s, *columns), len(regions))
@@ -103,11 +87,11 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
     return ShardRecipe(
-        shard=descriptor_shard(project.root, model.digest, key),
+        shard=descriptors.descriptor_shard(project.root, model.digest, key),
         settings=settings,
         inputs={"features": features.digest()},
-        columns=fields(model.embedding_dims),
-        index_columns=INDEX_COLUMNS,
+        columns=descriptors.fields(model.embedding_dims),
+        index_columns=descriptors.INDEX_COLUMNS,
     )
 
 
@@ -117,20 +101,18 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
     if "imported" in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not known_blank(root, model.digest).size:
-            config, whitening = project.config, load_whitening(root)
-            backbone = open_backbone(config.backbone, config.device, extras=model.needs_extras)
-            now = Provenance(FEATURES_STAGE, feature_settings(project, backbone, whitening))
+        if not collection.known_blank(root, model.digest).size:
+            extractor = open_extractor(project, extras=model.needs_extras)
+            now = Provenance(FEATURES_STAGE, extractor.settings)
             if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
-            embed = region_embedder(backbone, whitening, config.device, extras=model.needs_extras)
-            regions = embed(blank_pictures(backbone.crop_px))
+            regions = extractor.embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
-            write_blank(root, model.digest, mean_directions(embedded))
-    return read_blank(root, model.digest)
+            collection.write_blank(root, model.digest, descriptors.mean_directions(embedded))
+    return collection.read_blank(root, model.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +142,7 @@ def update_index(
     that do not go with the model.
     """
     root, settings = project.root, project.config.search.index
-    with root.lock(FOLDER):
+    with root.lock(collection.FOLDER):
         serving = serving_index(root)
         finished, awaited = collection_shards(root)
         if not finished:
@@ -177,10 +159,13 @@ def update_index(
             if known.get(key) == shard.data_digest():
                 continue
             if index is None:
-                serving = _named(root, serving, place)
+                if serving is not None and place not in serving.made:
+                    # named before it is begun, so that one that is left half made can be removed
+                    serving = replace(serving, made=(*serving.made, place))
+                    collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
-            index.replace_shard(key, searchable(shard), digest=shard.data_digest())
+            index.replace_shard(key, descriptors.searchable(shard), digest=shard.data_digest())
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
         for key in (key for key in known if key not in finished and key not in awaited):
@@ -207,7 +192,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     """
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
-        recipe = _recipe(project, key, model, known_blank(root, model.digest))
+        recipe = _recipe(project, key, model, collection.known_blank(root, model.digest))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.data_digest()
         else:
@@ -223,23 +208,12 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
     """The folder of the index to bring up to date, which may not be there yet."""
     above = model_place(digest)
     there = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
-    if not rebuild:
-        if serving is not None and serving.digest == digest:
-            return serving.place
-        usable = [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]
-        if usable:
-            return f"{above}/{usable[-1]}"
+    if not rebuild and serving is not None and serving.digest == digest:
+        return serving.place
+    if not rebuild and (usable := [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]):
+        return f"{above}/{usable[-1]}"
     number = max((int(name.removeprefix("index-")) for name in there), default=0) + 1
     return f"{above}/index-{number:04d}"
-
-
-def _named(root: DataRoot, serving: CurrentIndex | None, place: str) -> CurrentIndex | None:
-    """The record that names a new index before it is begun, so that one that is left half made can be removed."""
-    if serving is None or place in serving.made:
-        return serving
-    serving = replace(serving, made=(*serving.made, place))
-    write_current(root, serving)
-    return serving
 
 
 def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
@@ -248,34 +222,30 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
     The one that it replaces stays until the next call, for searches that have it open.
     """
     in_use = [place] if before is None else [place, before.place]
-    made = list(dict.fromkeys([*in_use, *(before.made if before is not None else ())]))
-    forgotten = list(dict.fromkeys(map(_model_of, made)))[1 + KEPT_MODELS :]
-    gone = [one for one in made if one not in in_use and _model_of(one) in (model.digest, *forgotten)]
+    # the digest of its network by the place of each index, newest first
+    made = {one: one.split("/")[1] for one in (*in_use, *(before.made if before is not None else ()))}
+    forgotten = list(dict.fromkeys(made.values()))[1 + KEPT_MODELS :]
+    gone = [one for one, digest in made.items() if one not in in_use and digest in (model.digest, *forgotten)]
     for one in gone:
         _remove(root, one)
     for digest in forgotten:
         above = model_place(digest)
         _remove(root, f"{above}/descriptors")
-        root.delete(f"{above}/{BLANK_FILE}")
+        root.delete(f"{above}/{collection.BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             _remove(root, above)
-    is_same = before is not None and before.place == place
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     serving = CurrentIndex(
         place=place,
         model=model.uri,
         digest=model.digest,
         recall=recall,
-        since=before.since if before is not None and is_same else datetime.now(UTC).isoformat(timespec="seconds"),
+        since=before.since if before is not None and before.place == place else now,
         made=tuple(one for one in made if one not in gone),
     )
     if serving != before:
-        write_current(root, serving)
+        collection.write_current(root, serving)
     return serving
-
-
-def _model_of(place: str) -> str:
-    """The digest of the network that an index belongs to."""
-    return place.split("/")[1]
 
 
 def _remove(root: DataRoot, place: str) -> None:

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -16,21 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hapvr.config import digest
+from hapvr.data import manifest
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import (
-    GENERATED,
-    MANIFEST_STAGE,
-    TRAIN,
-    VIDEO_COLUMNS,
-    VIDEOS_STAGE,
-    ManifestRow,
-    forgotten_names,
-    manifest_table,
-    read_manifest_shard,
-    shard_keys,
-    source_of,
-    write_manifest_shard,
-)
+from hapvr.data.manifest import VIDEOS_STAGE, ManifestRow, read_manifest_shard, shard_keys, source_of
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
@@ -40,6 +28,7 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 from hapvr.video.settings import DemoCorpusSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
+    ScanResult,
     entries_of_files,
     entries_of_youtube_ids,
     is_remote,
@@ -58,36 +47,25 @@ TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
 
-@dataclass(frozen=True)
-class ResolvedSource:
-    """Videos of one source and split. num_ignored: files that are not videos by their name (README.md and the like)."""
-
-    name: str
-    split: str
-    entries: tuple[ManifestEntry, ...]
-    num_ignored: int = 0
-
-    @staticmethod
-    def of_folder(name: str, split: str, path: Path) -> ResolvedSource:
-        scan = scan_folder(path, source=name)
-        return ResolvedSource(name, split, scan.entries, scan.num_ignored)
+Offer = tuple[str, str, ScanResult]
+"""Name, split and videos of a source, and how many of its files are none by their name (README.md and the like)."""
 
 
-def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[ResolvedSource]:
+def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[Offer]:
     """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
         if source.kind in LOCAL and is_away(project, source.name):
             text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
             warnings.warn(text, stacklevel=2)
         elif source.kind == "folder":
-            yield ResolvedSource.of_folder(source.name, source.split, project.path(source.path))
+            yield source.name, source.split, scan_folder(project.path(source.path), source=source.name)
         elif source.kind == "list":
-            yield ResolvedSource(source.name, source.split, read_list(project.path(source.path), source=source.name))
+            yield source.name, source.split, ScanResult(read_list(project.path(source.path), source=source.name), 0)
         elif source.kind == "benchmark":
             from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
 
             entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
-            yield ResolvedSource(source.name, "test", entries)
+            yield source.name, "test", ScanResult(entries, 0)
         else:
             yield from _generated(project, source, progress)
 
@@ -123,55 +101,41 @@ def note_tick(project: Project) -> None:
     project.root.write_json(TICK_PLACE, {"time_s": time.time()})
 
 
-def benchmark_folder(project: Project, name: str) -> Path | None:
-    """The folder of a benchmark that a source of this project made; None if none did."""
-    if project.root.local is None:
-        return None
-    folder = project.root.local_path(f"{CORPUS_FOLDER}/{name}")
-    return folder if (folder / "benchmark.json").is_file() else None
-
-
-def _generated(
-    project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
-) -> Iterator[ResolvedSource]:
+def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress) -> Iterator[Offer]:
     from hapvr.demo.clips_benchmark import split_user_videos
     from hapvr.demo.corpus import make_demo_corpus
 
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
     if isinstance(source, DemoCorpusSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
-        yield ResolvedSource.of_folder(train, TRAIN, folder / train / "videos")
+        yield train, manifest.TRAIN, scan_folder(folder / train / "videos", source=train)
     else:
-        videos = project.path(source.path)
-        scenes = source_scenes(project, source)
-        held_out = f"{source.name}-held-out"
-        before = {name: frozenset(row.uri for row in _known(project, {name})) for name in (train, held_out)}
+        videos, held_out = project.path(source.path), f"{source.name}-held-out"
+        trained, held = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
         used = frozenset(path_of_text(entry.uri) for entry in entries)
-        train_files, held_out_files = split_user_videos(
-            videos, folder, source, files=used, scenes=scenes, trained=before[train], progress=progress
+        scenes = source_scenes(project, source)
+        train_files, held_files = split_user_videos(
+            videos, folder, source, files=used, scenes=scenes, trained=trained, progress=progress
         )
-        for name, split, shown, other in (
-            (train, TRAIN, train_files, before[held_out]),
-            (held_out, "test", held_out_files, before[train]),
-        ):
-            mine = tuple(file for file in shown if text_of_path(file) not in other)
-            yield ResolvedSource(name, split, entries_of_files(mine, root=videos, source=name))
+        rest = ((train, manifest.TRAIN, train_files, held), (held_out, "test", held_files, trained))
+        for name, split, files, other in rest:
+            mine = [file for file in files if text_of_path(file) not in other]
+            yield name, split, ScanResult(entries_of_files(mine, root=videos, source=name), 0)
     for part in ("validation", "test"):
-        name = f"{source.name}-{part}"
-        split = part if isinstance(source, DemoCorpusSource) else GENERATED
-        yield ResolvedSource.of_folder(name, split, folder / name / "videos")
+        name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else manifest.GENERATED
+        yield name, split, scan_folder(folder / name / "videos", source=name)
 
 
-def _known(project: Project, sources: Collection[str]) -> Iterator[ManifestRow]:
-    """The videos that the manifest has of these sources."""
-    for key in (key for key in shard_keys(project.root) if source_of(key) in sources):
-        yield from read_manifest_shard(project.root, key)
+def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
+    """The videos that the manifest has of some sources; of all where none is named."""
+    keys = (key for key in shard_keys(root) if not sources or source_of(key) in sources)
+    return [row for key in keys for row in read_manifest_shard(root, key)]
 
 
 def is_away(project: Project, name: str) -> bool:
     """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
-    rows = [row for row in _known(project, {f"{name}{part}" for part in PARTS}) if not is_remote(row.uri)]
+    rows = [row for row in _known(project.root, *(f"{name}{part}" for part in PARTS)) if not is_remote(row.uri)]
     return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
 
 
@@ -232,7 +196,7 @@ def _follow_moves(project: Project) -> None:
     So does one whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere.
     """
     root = project.root
-    known = {row.uri: row for key in shard_keys(root) for row in read_manifest_shard(root, key)}
+    known = {row.uri: row for row in _known(root)}
     scanned: list[ManifestEntry] = []
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
@@ -256,7 +220,7 @@ def _follow_moves(project: Project) -> None:
             row = gone.pop(one)
             moved = replace(row, uri=entry.uri)
             rows = read_manifest_shard(root, row.shard)
-            write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
+            manifest.write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
             if one in same:
                 _place_again(project.shard(VIDEOS_STAGE, row.shard), moved)
 
@@ -267,7 +231,7 @@ def _place_again(shard: Shard, moved: ManifestRow) -> None:
         found = shard.read()
         rows = [row | {"path": moved.uri} if row["video_id"] == moved.video_id else row for row in found.rows()]
         inputs = {**found.provenance.inputs, moved.video_id: file_state(moved)}
-        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=VIDEO_COLUMNS)
+        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=manifest.VIDEO_COLUMNS)
 
 
 def file_state(row: ManifestRow) -> str:
@@ -283,18 +247,12 @@ def file_state(row: ManifestRow) -> str:
 
 def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     """Those of some entries whose name and place were not forgotten."""
-    forgotten, kept = forgotten_names(root), []
+    forgotten, kept = manifest.forgotten_names(root), []
     for entry in entries:
         source, _, name = entry.video_id.partition("/")
         if not any(map(forgotten, (entry.uri, *(f"{source}{part}/{name}" for part in PARTS)))):
             kept.append(entry)
     return kept
-
-
-def _named(entry: ManifestEntry, taken: Collection[str]) -> ManifestEntry:
-    """With another id where this one is taken."""
-    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
-    return replace(entry, video_id=next(name for name in names if name not in taken))
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
@@ -303,35 +261,31 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
-    offer, _ = snapshot_sources(project, settle_s=0)
-    with project.root.lock(MANIFEST_STAGE):
+    root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
+    with root.lock(manifest.MANIFEST_STAGE):
         _follow_moves(project)
-        uris = {row["video_id"]: row["uri"] for row in manifest_table(project.root).to_pylist()}
+        uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
-        next_number = Counter(map(source_of, shard_keys(project.root)))
+        next_number = Counter(map(source_of, shard_keys(root)))
         new_shards, num_ignored = [], 0
-        for source in resolve_sources(project, progress=progress):
-            num_ignored += source.num_ignored
+        for source, split, offered in resolve_sources(project, progress=progress):
+            num_ignored += offered.num_ignored
             # the id of a file that moved within the source is not free for another that took its place
-            moved = known_uris & {entry.uri for entry in source.entries}
-            entries = [
-                _named(entry, known_ids)
-                for entry in _not_forgotten(project.root, source.entries)
-                if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}
-            ]
-            known_ids.update(entry.video_id for entry in entries)
+            moved = known_uris & {entry.uri for entry in offered.entries}
+            entries = []
+            for entry in _not_forgotten(root, offered.entries):
+                if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
+                    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
+                    video_id = next(name for name in names if name not in known_ids)
+                    known_ids.add(video_id)
+                    entries.append(ManifestEntry(video_id, entry.uri))
             for start in range(0, len(entries), project.config.shard_videos):
+                key = f"{source}-{next_number[source]:05d}"
+                next_number[source] += 1
                 some = entries[start : start + project.config.shard_videos]
-                key = f"{source.name}-{next_number[source.name]:05d}"
-                next_number[source.name] += 1
-                rows = [ManifestRow(entry.video_id, source.name, source.split, key, entry.uri) for entry in some]
-                write_manifest_shard(project.root, key, rows)
+                rows = [ManifestRow(entry.video_id, source, split, key, entry.uri) for entry in some]
+                manifest.write_manifest_shard(root, key, rows)
                 new_shards.append(key)
-        rows_now = manifest_table(project.root).to_pylist()
-    return ManifestResult(
-        tuple(shard_keys(project.root)),
-        tuple(new_shards),
-        num_ignored,
-        hashlib.sha256(json.dumps(rows_now).encode()).hexdigest(),
-        offer,
-    )
+        text = json.dumps(manifest.manifest_table(root).to_pylist())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), num_ignored, digest, offer)

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hapvr.config import Config, digest
 from hapvr.config_file import dump_config, load_config
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
@@ -40,14 +39,14 @@ from hapvr.train import run_folder
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-NOT_TRACKED = ("sources", "data_root", "tracking")
-"""Sections of the configuration that are not parameters of an MLflow run."""
 NOT_TRAINED = (
     "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
     "trained model is better (configs/own_videos.yaml holds one out of your clips)"
 )
 STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
+TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
+"""Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
@@ -72,19 +71,17 @@ def tracker_of(project: Project) -> Tracker:
 
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if there are none."""
-    keys = training_shard_keys(project.root)
-    ready = [key for key in keys if has_training_data(project, key)]
+    keys, stages = training_shard_keys(project.root), STAGES_READ[project.config.train.source]
+    ready = [key for key in keys if _is_finished(project, key, *stages)]
     if not ready:
         raise DataError(
-            f"training: none of the {len(keys)} training shards has {' and '.join(STAGES_READ[project.config.train.source])}; "
-            "materialise them first, from a source whose split is train"
+            f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; materialise them first, from a "
+            "source whose split is train"
         )
     return ready
 
 
-def has_training_data(project: Project, key: str) -> bool:
-    """Whether a shard has what `train.source` reads: frames, or cached views and the teacher's embeddings of them."""
-    stages = STAGES_READ[project.config.train.source]
+def _is_finished(project: Project, key: str, *stages: str) -> bool:
     return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
 
@@ -99,17 +96,21 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     with write_atomic(folder / run_folder.CONFIG_NAME) as part:
         part.write_text(dump_config(config), encoding="utf-8")
-    record: dict[str, Any] = {
-        "data_digests": data_digests(project, shards),
-        "weights": _weights(project, shards),
-        "environment": environment(),
-    }
-    tracker = tracker_of(project)
-    params = {name: value for name, value in config.stored().items() if name not in NOT_TRACKED}
+    # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
+    if config.train.source == "online":
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
+        weights = {"backbone": load_backbone(config.backbone).settings, "teacher": teacher}
+    else:
+        views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in (VIEWS_STAGE, LABELS_STAGE))
+        weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
+    digests, tracker = data_digests(project, shards), tracker_of(project)
+    record = {"data_digests": digests, "weights": weights, "environment": environment()}
+    left_out = ("sources", "data_root", "tracking")
+    params = {name: value for name, value in config.stored().items() if name not in left_out}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
-    weights = {f"{part}.weights": identity["source"] for part, identity in record["weights"].items()}
-    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(record["data_digests"])}
-    tracker.tag(run_id, {"git.revision": git_revision(), **weights, **data})
+    sources = {f"{part}.weights": identity["source"] for part, identity in weights.items()}
+    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(digests)}
+    tracker.tag(run_id, {"git.revision": git_revision(), **sources, **data})
     tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, **record}
@@ -178,23 +179,18 @@ def fail_training(project: Project, run: TrainingRun) -> str:
     return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
 
-def finish_training(project: Project, run: TrainingRun) -> dict[str, Any]:
-    """Close a run and make it the current model; returns the trainer's result. Raises DataError if it is not complete."""
-    result = close_training(project, run)
-    project.root.write_json(CURRENT_NAME, {"key": run.key})
-    return result
-
-
-def close_training(project: Project, run: TrainingRun) -> dict[str, Any]:
-    """End the MLflow run with all it lacks; returns the trainer's result. Raises DataError if it is not complete."""
-    result, run_id = training_result(run), run.mlflow_run_id
-    tracker = tracker_of(project)
+def finish_training(project: Project, run: TrainingRun, *, make_current: bool = True) -> dict[str, Any]:
+    """End the MLflow run with all it lacks, and make it the current model; returns the trainer's result. Raises DataError if it
+    is not complete."""
+    result, run_id, tracker = training_result(run), run.mlflow_run_id, tracker_of(project)
     complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))
     for name in (run_folder.RUN_NAME, run_folder.HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
     numbers = {f"training/{name}": value for name, value in result.items() if isinstance(value, int | float)}
     tracker.metrics(run_id, numbers)
     tracker.client.set_terminated(run_id)
+    if make_current:
+        project.root.write_json(CURRENT_NAME, {"key": run.key})
     return result
 
 
@@ -253,17 +249,6 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     return digests
 
 
-def _weights(project: Project, shards: list[str]) -> dict[str, dict[str, str]]:
-    """Identity and precision of the networks that made the data, as the data itself says; of an online training, as it loads them."""
-    config = project.config
-    if config.train.source == "online":
-        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        return {"backbone": load_backbone(config.backbone).settings, "teacher": teacher.settings}
-    views = project.shard(VIEWS_STAGE, shards[0]).require({}).settings
-    embeddings = project.shard(LABELS_STAGE, shards[0]).require({}).settings
-    return {"backbone": views["features"]["backbone"], "teacher": embeddings["teacher"]}
-
-
 @dataclass(frozen=True)
 class PendingData:
     """Training data that the current model has not seen.
@@ -281,31 +266,22 @@ class PendingData:
 
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
-
-    def has_features(key: str) -> bool:
-        return project.shard(FEATURES_STAGE, key).provenance() is not None
-
-    new = [key for key in training_shard_keys(project.root) if has_features(key) and has_training_data(project, key)]
-    current = False
+    config, current = project.config, False
+    stages = (FEATURES_STAGE, *STAGES_READ[config.train.source])
+    new = [key for key in training_shard_keys(project.root) if _is_finished(project, key, *stages)]
     if project.root.exists(CURRENT_NAME):
         try:
             folder = trained_run(project).folder
-            current = _training_digest(load_config(folder / run_folder.CONFIG_NAME)) == _training_digest(project.config)
-            new = [key for key in new if key not in run_folder.read_record(folder)["shards"]]
+            seen, before = run_folder.read_record(folder)["shards"], load_config(folder / run_folder.CONFIG_NAME)
+            current = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
+            new = [key for key in new if key not in seen]
         except (DamagedError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
-            current = False
     num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
-    evaluation = project.config.evaluation
-    names = filter(None, (*evaluation.benchmarks, evaluation.validation))
+    names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})
-    awaited = tuple(key for key in read if not has_features(key))
+    awaited = tuple(key for key in read if not _is_finished(project, key, FEATURES_STAGE))
     return PendingData(tuple(new), num_videos, current and not new, awaited)
-
-
-def _training_digest(config: Config) -> str:
-    """Of all settings that determine a trained model."""
-    return digest(config.backbone, config.teacher, config.whitening, config.views, config.pseudo_labels, config.train)
 
 
 def remove_old_trainings(project: Project) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard, source_of
@@ -16,7 +17,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
-from hapvr.video.pool import RETRYABLE, SampledVideo, sample_videos
+from hapvr.video.pool import RETRYABLE, sample_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 if TYPE_CHECKING:
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 DOWNLOAD_FOLDER = "downloads"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
-PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video") | {
-    "too_large": "too_large"
-}
+PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video")
+PERMANENT["too_large"] = "too_large"
 
 
 def make_videos(
@@ -56,8 +56,7 @@ def make_videos(
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         # what was fetched and could not be read is fetched again
-        for row in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
-            yield VideoEntry(row)
+        return _look(project, [rows[video_id] for video_id in video_ids], again=unread)
 
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
         video_id = row["video_id"]
@@ -99,53 +98,46 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
     return found
 
 
-def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Iterator[IndexRow]:
-    """The index row of each video, in order; downloads run ahead in threads, each with a process."""
-    remote = [row for row in rows if is_remote(row.uri)]
-    if not remote:
-        yield from map(_metadata, sample_videos(_files(rows, {}), config=project.config.sampling, frames=False))
-        return
-    from hapvr.video.download import Downloader  # with yt-dlp, which local files need none of
+def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Generator[VideoEntry, None, None]:
+    """The entry of each video, in order; downloads run ahead in threads, each with a process. again: fetched once more."""
+    remote, fetched = [row for row in rows if is_remote(row.uri)], dict[str, "Future[DownloadResult]"]()
+    with ExitStack() as stack:
+        if remote:
+            from hapvr.video.download import Downloader  # with yt-dlp, which local files need none
 
-    config = project.config.download
-    # All processes start with the first download, and each takes a second of the processor for that.
-    config = config.model_copy(update={"workers": min(config.workers, len(remote))})
-    top = download_folder(project)
-    # the downloader is closed first: threads that still wait for their process then end
-    with ThreadPoolExecutor(config.workers, "download") as threads, Downloader(config) as downloader:
+            # All processes start with the first download, and each takes a second of the processor for that.
+            workers, folder = min(project.config.download.workers, len(remote)), download_folder(project)
+            threads = stack.enter_context(ThreadPoolExecutor(workers, "download"))
+            # the downloader is closed first: threads that still wait for their process then end
+            config = project.config.download.model_copy(update={"workers": workers})
+            download = stack.enter_context(Downloader(config)).download
+            for one in remote:
+                entry, anew = ManifestEntry(one.video_id, one.uri), one.video_id in again
+                fetched[one.video_id] = threads.submit(download, entry, folder=folder / one.shard, again=anew)
 
-        def fetch(row: ManifestRow) -> DownloadResult:
-            entry = ManifestEntry(row.video_id, row.uri)
-            return downloader.download(entry, folder=top / row.shard, again=row.video_id in again)
+        def files() -> Iterator[tuple[str, Path]]:
+            for row in rows:
+                path = fetched[row.video_id].result().path if row.video_id in fetched else path_of_text(row.uri)
+                if path is not None:
+                    yield row.video_id, path
 
-        fetched = {row.video_id: threads.submit(fetch, row) for row in remote}
-        inspected = sample_videos(_files(rows, fetched), config=project.config.sampling, frames=False)
-        for row in rows:
-            result = fetched[row.video_id].result() if row.video_id in fetched else None
-            yield _metadata(next(inspected)) if result is None or result.path is not None else _not_fetched(result)
-
-
-def _files(rows: list[ManifestRow], fetched: dict[str, Future[DownloadResult]]) -> Iterator[tuple[str, Path]]:
-    for row in rows:
-        path = fetched[row.video_id].result().path if row.video_id in fetched else path_of_text(row.uri)
-        if path is not None:
-            yield row.video_id, path
+        inspected = sample_videos(files(), config=project.config.sampling, frames=False)
+        for video_id in (one.video_id for one in rows):
+            result = fetched[video_id].result() if video_id in fetched else None
+            if result is not None and result.path is None:
+                row = index_row(video_id, 1, status=result.status, reason=result.reason, message=result.message)
+                yield VideoEntry(row | {"path": "", "num_bytes": 0, "sha256": ""})
+                continue
+            video = next(inspected)
+            status = PERMANENT.get(video.reason, "")
+            row = index_row(video_id, 1, status=status, reason=video.reason, message=video.message)
+            row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.file_sha256}
+            if video.probe is not None:
+                names = ("duration_s", "fps", "width_px", "height_px", "codec")
+                row |= {name: getattr(video.probe, name) for name in names}
+            yield VideoEntry(row)
 
 
 def download_folder(project: Project) -> Path:
     folder = project.config.download.folder
     return project.root.local_path(DOWNLOAD_FOLDER) if folder is None else project.path(folder)
-
-
-def _not_fetched(result: DownloadResult) -> IndexRow:
-    row = index_row(result.video_id, 1, status=result.status, reason=result.reason, message=result.message)
-    return row | {"path": "", "num_bytes": 0, "sha256": ""}
-
-
-def _metadata(video: SampledVideo) -> IndexRow:
-    status = PERMANENT.get(video.reason, "")
-    row = index_row(video.video_id, 1, status=status, reason=video.reason, message=video.message)
-    row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.file_sha256}
-    names = ("duration_s", "fps", "width_px", "height_px", "codec")
-    values: dict[str, Any] = {} if video.probe is None else {name: getattr(video.probe, name) for name in names}
-    return row | values

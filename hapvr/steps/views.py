@@ -7,30 +7,25 @@ settings of `views` (`hapvr.networks.views`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from hapvr.data.features import extras_setting
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_fields
 from hapvr.errors import DataError
-from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder, teacher_embedder
+from hapvr.networks.extract import Embed, Frames, embed_by_networks, teacher_embedder
 from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, plan_cached_views
-from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.steps.features import feature_settings, num_rows, pooled_dims
+from hapvr.steps.features import open_extractor
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-
-OUTPUTS = (VIEWS_STAGE, LABELS_STAGE)
-"""The steps that are made from the drawn clips."""
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -44,11 +39,15 @@ def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_pr
 
 
 def make_views_and_labels(
-    project: Project, key: str, *, outputs: Sequence[str] = OUTPUTS, progress: Progress = no_progress
+    project: Project,
+    key: str,
+    *,
+    outputs: Sequence[str] = (VIEWS_STAGE, LABELS_STAGE),
+    progress: Progress = no_progress,
 ) -> dict[str, StageResult]:
     """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
 
-    outputs: of OUTPUTS. Raises DataError for missing frames or whitening.
+    Raises DataError for missing frames or whitening.
     """
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
@@ -57,7 +56,25 @@ def make_views_and_labels(
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        return _entries(project, key, [embed for recipe, embed in wanted if recipe in unfinished], num_frames)
+        file, config = open_frames(project, key), project.config.views
+        plans = plan_cached_views(file.video_ids, config)
+
+        def clips() -> Iterator[tuple[str, Frames]]:
+            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+            for video_id, of_video in plans.items():
+                yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
+
+        embeds = [embed for recipe, embed in wanted if recipe in unfinished]
+        for video_id, results in embed_by_networks(clips(), embeds):
+            donors, entries = [plan.donor_id for plan in plans[video_id]], []
+            for values in results:
+                if not np.isfinite(values.astype(np.float16)).all():
+                    said = "a network gave values that half precision does not hold; check its weights and input"
+                    raise DataError(f"training_views: {video_id}: {said}")
+                data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
+                row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
+                entries.append(VideoEntry(row, data, len(values)))
+            yield entries
 
     built = build_shards(
         [recipe for recipe, _ in wanted],
@@ -71,7 +88,7 @@ def make_views_and_labels(
 
 def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> tuple[ShardRecipe, Embed]:
     """A shard, and the network that makes its tensors of the drawn clips."""
-    config, device = project.config, project.config.device
+    config, shape = project.config, tuple[int, ...]()
     settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
@@ -79,16 +96,11 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         "crop_px": config.backbone.crop_px,
     }
     if stage == VIEWS_STAGE:
-        whitening = load_whitening(project.root)
-        extras_dims = pooled_dims(project, whitening)
-        backbone = open_backbone(config.backbone, device, extras=extras_dims > 0)
-        name, shape = "regions", [num_rows(project, whitening), whitening.dims]
-        embed = region_embedder(backbone, whitening, device, extras=extras_dims > 0)
-        settings |= {"features": feature_settings(project, backbone, whitening)} | extras_setting(extras_dims)
+        name, (embed, of_features, extras, shape) = "regions", open_extractor(project, extras=config.features.pooled)
+        settings |= {"features": of_features, **extras}
     else:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        name, shape = "embeddings", [teacher.dims]
-        embed = teacher_embedder(teacher, device)
+        name, embed, shape = "embeddings", teacher_embedder(teacher, config.device), (teacher.dims,)
         settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),
@@ -98,27 +110,3 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         index_columns=INDEX_COLUMNS,
     )
     return recipe, embed
-
-
-def _entries(
-    project: Project, key: str, embeds: Sequence[Embed], num_frames: Mapping[str, int]
-) -> Generator[list[VideoEntry], None, None]:
-    """For each video of the shard its entry by every network; its views are drawn once. num_frames: of the videos."""
-    file, config = open_frames(project, key), project.config.views
-    plans = plan_cached_views(file.video_ids, config)
-
-    def clips() -> Iterator[tuple[str, Frames]]:
-        drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
-        for video_id, of_video in plans.items():
-            yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
-
-    for video_id, results in embed_by_networks(clips(), embeds):
-        donors, entries = [plan.donor_id for plan in plans[video_id]], []
-        for values in results:
-            if not np.isfinite(values.astype(np.float16)).all():
-                said = "a network gave values that half precision does not hold; check its weights and input"
-                raise DataError(f"training_views: {video_id}: {said}")
-            data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
-            row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
-            entries.append(VideoEntry(row, data, len(values)))
-        yield entries

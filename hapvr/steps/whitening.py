@@ -36,8 +36,6 @@ from hapvr.steps.project import Project
 from hapvr.video.frames import center_crop, decode_jpegs
 
 IMPORTED = "imported"
-TRAINED = "models/current.json"
-"""Where a training has ended, the features that it read stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             if stored is None:  # a damaged one is fitted on the same shards
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
-            elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists(TRAINED):
+            elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists("models/current.json"):
                 return WhiteningResult(stored, found, done=False)
         regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
         dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])

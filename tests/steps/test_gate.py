@@ -10,17 +10,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.errors import DataError
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
 from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
-from hapvr.steps import gate
+from hapvr.steps import evaluation
 from hapvr.steps.baseline import ensure_baseline
-from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
-from hapvr.steps.gate import make_decision
+from hapvr.steps.benchmark_features import project_benchmark
+from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest, make_decision
 from hapvr.steps.project import Project
-from hapvr.steps.sources import benchmark_folder
 from hapvr.steps.training import TrainingRun, tracker_of
 from tests.conftest import write_settings
 from tests.steps.search_projects import bundle_of, copied
@@ -46,7 +45,7 @@ def project(base: Project, request: pytest.FixtureRequest) -> Project:
 
 def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
     """Noise over all pairs of the benchmark, and `gain` on copies."""
-    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
+    definition = project_benchmark(project, BENCHMARK)
     pairs = [(query, reference) for query in definition.queries for reference in definition.database]
     frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
         pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
@@ -75,10 +74,9 @@ def evaluated(
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
     similarities(project, gain, seed).write_parquet(folder / SIMILARITIES[TRAINED])
-    definition = load_definition(str(benchmark_folder(project, BENCHMARK)))
     result = {"policy": "strict", "metrics": {}, "intervals": {}, "tasks": {}}
     scores = {
-        "digest": digest or definition_digest(definition),
+        "digest": digest or definition_digest(project_benchmark(project, BENCHMARK)),
         "target_means": {BASELINE: 0.5, TRAINED: 0.6},
         "results": {BASELINE: result, TRAINED: result},
     }
@@ -127,8 +125,7 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     assert tags["hapvr.gate.champion"] == str(one)
     assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
     assert "better" in tracker.client.get_model_version(name, str(two)).description
-    path = tracker.artifact(second.mlflow_run_id, "gate/decision.json")
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(tracker.artifact(second.mlflow_run_id, "gate/decision.json").read_text(encoding="utf-8"))
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {
         "own-test/DSVR", "own-test/DSVD", "own-test/parts",
@@ -140,6 +137,9 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     assert not again.promoted
     assert "decided before" in again.reason
     assert champion(project) == one
+    tracker.client.delete_registered_model_alias(name, "champion")
+    with pytest.raises(DataError, match="has lost its champion meanwhile"):
+        make_decision(project, second, two)
 
 
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
@@ -216,13 +216,13 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(project: Project, monkey
     (run, version), (_, other) = (evaluated(project, f"meanwhile {gain}", gain=gain) for gain in (6.0, 1.0))
     client, name = tracker_of(project).client, project.config.tracking.registered_model
 
-    def decide_slowly(*arguments: Any) -> gate.Decision:
+    def decide_slowly(*arguments: Any) -> evaluation.Decision:
         decision = decide(*arguments)
         promote(client, name, other, reason="by hand")
         return decision
 
-    decide = gate._decide
-    monkeypatch.setattr(gate, "_decide", decide_slowly)
+    decide = evaluation._decide
+    monkeypatch.setattr(evaluation, "_decide", decide_slowly)
     assert "changed meanwhile" in make_decision(project, run, version).reason
     assert champion_of(client, name).version == other != one
 

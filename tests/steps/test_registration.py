@@ -15,8 +15,8 @@ from hapvr.scorer.bundle import random_weights_warning
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate, reliability_figure
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
-from hapvr.steps.model_card import model_card
 from hapvr.steps.project import Project
+from hapvr.steps.registration import model_card
 from hapvr.steps.training import TrainingRun, prepare_training
 
 
