@@ -198,7 +198,8 @@ def duplicates(
         if plan is not None:
             write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
-    text = [f"model    {searcher.name}", *(f"warning  {warning}" for warning in warnings), *text]
+    named = f"{searcher.model}{', untrained' * searcher.untrained}"
+    text = [f"model    {named}", *(f"warning  {warning}" for warning in warnings), *text]
     if out is not None:
         _write(out, rows, tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}

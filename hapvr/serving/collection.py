@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,7 +125,8 @@ class Collection:
             if self.opened is None or state != self.opened.state:
                 changed_s = root.modified_s(f"{current.place}/index.json")
                 self.opened = OpenIndex(Searcher.open(self.project, model=self._model), state, changed_s)
-                self.opened.searcher.verify_in_background(self._verified)
+                # no daemon: Python ends those inside of native code, which aborts the process
+                threading.Thread(target=self._verify, args=(self.opened.searcher,), name="verify-index").start()
                 _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
             else:
                 self.opened.searcher.look_at_registry()
@@ -134,3 +136,10 @@ class Collection:
                 _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
             self.problem = error
         self._looked_s = time.monotonic()
+
+    def _verify(self, searcher: Searcher) -> None:
+        """Read every file of the index; once one is found damaged, searches raise DamagedError."""
+        assert isinstance(searcher.index, FrameIndex)
+        with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+            alive = threading.main_thread().is_alive
+            searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))

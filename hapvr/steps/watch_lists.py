@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DataError, VideoError
 from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
+from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Query, printable
@@ -103,7 +104,27 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
 
 def watch_queries(project: Project) -> list[WatchQuery]:
     """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there."""
-    return [query for one in watch_lists(project) for query in _queries(project, one)]
+    found = []
+    for one in watch_lists(project):
+        path = project.path(Path(one.path))
+        try:
+            if path.is_dir():
+                files = sorted(
+                    file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
+                )
+            else:
+                require_regular(path)
+                lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+                files = [path.parent / line for line in lines if line and not line.startswith("#")]
+        except (OSError, ValueError) as error:
+            said = f"{path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
+            raise ConfigError(f"watch.lists: {one.name}: {said}") from error
+        for file in files:
+            try:
+                found.append(WatchQuery(one, file, file_sha256(file)))
+            except (OSError, ValueError) as error:
+                found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))
+    return found
 
 
 def make_watch_matches(
@@ -111,7 +132,6 @@ def make_watch_matches(
 ) -> WatchMatches:
     """Compare all queries with a shard of the index; one that is unchanged is left alone.
 
-    The shard's own descriptors are compared exactly, so that other shards, however alike, take no place among the nearest.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
     only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
@@ -122,7 +142,10 @@ def make_watch_matches(
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
         if done := stamp(table) != wanted:
-            within = searcher.within(key)
+            # the shard alone, compared exactly: no other shard's video takes a place among the nearest
+            described = searchable(descriptor_shard(root, searcher.current.digest, key))
+            count = len(searcher.collection.video_ids(key))
+            within = replace(searcher, index=ShardIndex(described), num_videos=count)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             since = {_event(row): row["since"] for row in table.to_pylist()}
             rows: list[dict[str, Any]] = []
@@ -158,30 +181,6 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     return sorted(
         rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
     )
-
-
-def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
-    path = project.path(Path(one.path))
-    try:
-        if path.is_dir():
-            files = sorted(
-                file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
-            )
-        else:
-            require_regular(path)
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-            files = [path.parent / line for line in lines if line and not line.startswith("#")]
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"watch.lists: {one.name}: {path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
-        ) from error
-    found = []
-    for file in files:
-        try:
-            found.append(WatchQuery(one, file, file_sha256(file)))
-        except (OSError, ValueError) as error:
-            found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))
-    return found
 
 
 def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
