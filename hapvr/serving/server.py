@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,9 +19,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
-from hapvr.serving import refusals, routes
+from hapvr.serving import pairs, refusals, searches, videos
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.requests import BoundedBody, upload_folder
+from hapvr.serving.service import Service, caller_of
+from hapvr.serving.uploads import BoundedBody, upload_folder
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
@@ -88,7 +89,7 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
-def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
+def create_app(service: Service, *, any_host: bool) -> FastAPI:
     """The app of a service. any_host: it is meant to be reached by other names than this machine's."""
 
     def open_index() -> None:
@@ -110,11 +111,13 @@ def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        responses={"default": {"model": refusals.Problem, "description": "An error"}},
         exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
     )
     app.state.service = service
-    app.include_router(routes.probes)
-    app.include_router(routes.router)
+    app.include_router(videos.probes)
+    for one in (searches, videos, pairs):
+        app.include_router(one.router, dependencies=[Depends(caller_of)])
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
@@ -135,14 +138,14 @@ class Server:
         token_file: Path | None = None,
         model: str | None = None,
     ) -> None:
-        """port: 0 for any that is free. Other arguments and errors: see `routes.Service`. Raises ArgumentError for an address that
+        """port: 0 for any that is free. Other arguments and errors: see `Service`. Raises ArgumentError for an address that
         others reach without token_file or allow_remote, and DataError for an address in use."""
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        service = routes.Service(project, model=model, token_file=token_file)
+        service = Service(project, model=model, token_file=token_file)
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import ConfigError
-from hapvr.serving.tokens import read_tokens
+from hapvr.serving.service import read_tokens
 from tests.serving.served import serving
 from tests.steps.search_projects import copied
 

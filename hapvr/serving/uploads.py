@@ -1,4 +1,4 @@
-"""What clients send: values that are checked, bodies bounded in size and time, files in a folder that no crash leaves behind."""
+"""What clients send: bodies bounded in size and time, files in a folder that no crash leaves behind."""
 
 from __future__ import annotations
 
@@ -10,115 +10,24 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hapvr.search import DEFAULT_TOP
-from hapvr.search.duplicates import Kind
-from hapvr.search.match import Part
 from hapvr.serving.refusals import Refusal
-from hapvr.steps.duplicates import LEAST_PROBABILITY
-from hapvr.steps.searcher import SearchOptions
 
 PREFIX = "hapvr-uploads-"
 LOCK = "in-use.lock"
-MAX_TOP = 10_000
 MAX_JSON_BYTES = 2**16
 GRACE_S = 20.0
 MIN_BYTES_S = 2**15
 UPLOAD_TIMEOUT_S = 600.0
 
-Name = Annotated[str, Field(max_length=4096)]
-SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
-Count = Annotated[int, Field(ge=1, le=1000)]
-Offset = Annotated[int, Field(ge=0)]
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class QueryOptions(_Request):
-    """How to search, with the meanings of `hapvr search`."""
-
-    top: Annotated[int, Field(le=MAX_TOP)] = DEFAULT_TOP
-    from_: Annotated[float | None, Field(alias="from")] = None
-    to: float | None = None
-    at: float | None = None
-    min_probability: float = 0.0
-    prior: float | None = None
-    folder: Name = ""
-    segments: bool = True
-
-    def options(self) -> SearchOptions:
-        """Raises ArgumentError for values out of range."""
-        values = self.model_dump(include={"top", "min_probability", "prior", "folder", "segments"})
-        return SearchOptions(part=Part.named(self.at, self.from_, self.to), **values)
-
-
-class UploadSearch(QueryOptions):
-    """name: of the file that is the body; its suffix says whether it is a still picture."""
-
-    name: Name = ""
-
-
-class NamedSearch(QueryOptions):
-    """One of path (a file or still picture of this machine), url, and id (of a video of the collection)."""
-
-    path: SomeName | None = None
-    url: SomeName | None = None
-    id: SomeName | None = None
-
-    @property
-    def query(self) -> str:
-        return self.path or self.url or self.id or ""
-
-    @model_validator(mode="after")
-    def _check_query(self) -> NamedSearch:
-        if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
-            raise ValueError("wanted one of path, url and id, or a file as the body of the request")
-        return self
-
-
-class PairOfVideos(_Request):
-    """query: an id, or job: the search whose query is meant; reference: an id."""
-
-    query: SomeName | None = None
-    job: SomeName | None = None
-    reference: SomeName
-
-    @model_validator(mode="after")
-    def _check_query(self) -> PairOfVideos:
-        if (self.query is None) == (self.job is None):
-            raise ValueError("wanted one of query (an id) and job (of a search)")
-        return self
-
-
-class MarkedPair(PairOfVideos):
-    """mark: None takes a mark back.
-
-    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the
-    query then.
-    """
-
-    name: Name | None = None
-    mark: Literal["match", "not_a_match"] | None
-
-
-class DuplicateFilter(_Request):
-    """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids."""
-
-    kind: Kind | Literal[""] = ""
-    folder: Name = ""
-    min_probability: Annotated[float, Field(ge=LEAST_PROBABILITY, le=1)] = 0.9
-    limit: Count = 50
-    offset: Offset = 0
+FILE_BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+"""Documents a body that is a file."""
 
 
 class BoundedBody:
