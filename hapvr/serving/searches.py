@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import secrets
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +26,7 @@ from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import Job
 from hapvr.serving.refusals import Problem, Refusal, describe, shown_model, without_paths
 from hapvr.serving.service import IndexOf, Name, PlaceOf, Service, ServiceOf, SomeName, Values
-from hapvr.serving.uploads import FILE_BODY, is_json, receive, shown_name, suffix_of
+from hapvr.serving.uploads import FILE_BODY, is_json, receive, shown_name
 from hapvr.steps.explanation import explain
 from hapvr.steps.searcher import SearchOptions
 from hapvr.tables import write_csv
@@ -118,7 +119,8 @@ async def search(
             held.enter_context(place)
         else:
             job = Job(shown_name(sent.name), sent.options())
-            path = service.uploads / (secrets.token_hex(8) + suffix_of(job.name))
+            suffix = re.search(r"\.[A-Za-z0-9]{1,8}$", job.name)
+            path = service.uploads / (secrets.token_hex(8) + (suffix[0] if suffix else ""))
             read = partial(_read_upload, service, path)
             held.enter_context(place)
             held.callback(path.unlink, missing_ok=True)

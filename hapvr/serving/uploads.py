@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -93,12 +92,6 @@ def shown_name(name: str) -> str:
     """The last part of a name, without control characters."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return "".join(letter for letter in last if letter.isprintable())[:200] or "query"
-
-
-def suffix_of(name: str) -> str:
-    """The suffix of a file's name if it is a short word, otherwise ""."""
-    suffix = Path(name).suffix
-    return suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,8}", suffix) else ""
 
 
 async def receive(request: Request, path: Path) -> None:

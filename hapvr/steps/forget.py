@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
@@ -29,7 +28,7 @@ from hapvr.data.manifest import (
     shard_keys,
     write_manifest_shard,
 )
-from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
+from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
@@ -70,7 +69,11 @@ class ForgottenVideo:
     kept_out: bool
 
 
-_JOURNAL = TypeAdapter(list[ForgottenVideo])
+@dataclass(frozen=True)
+class _Journal:
+    """The file at JOURNAL."""
+
+    videos: list[ForgottenVideo]
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
@@ -79,11 +82,10 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     nothing to forget."""
     root = project.root
     manifest = {row["video_id"]: row for row in manifest_table(root).to_pylist()}
-    videos = {}
+    videos: dict[str, ForgottenVideo] = {}
     if root.exists(JOURNAL):
-        with root.corruption_errors(JOURNAL, hint="remove it, and name again what it names"):
-            begun = _JOURNAL.validate_python(root.read_json(JOURNAL)["videos"])
-        videos = {one.video_id: one for one in begun}
+        begun = root.read_json_as(JOURNAL, _Journal, hint="remove it, and name again what it names")
+        videos = {one.video_id: one for one in begun.videos}
     if unknown := [one for one in video_ids if one not in manifest and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
@@ -114,7 +116,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
     keys, renamed = sorted({one.shard for one in videos}), dict[str, str]()
     with root.lock("forget"):
-        root.write_json(JOURNAL, {"videos": [asdict(one) for one in videos]})
+        root.write_json(JOURNAL, asdict(_Journal(list(videos))))
         forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
         with root.lock(MANIFEST_STAGE):
             for key in keys:
@@ -163,7 +165,14 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
     root = shard.root
     with shard.lock():
         root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
-        found = _kept(shard, gone)
+        try:
+            if (found := shard.find()) is not None:
+                shard.verify()
+        except DamagedError:
+            found = None
+        if found is not None and found.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
+            donors = shard.open_data(found).read(["donor_id"])["donor_id"].unique().to_pylist()
+            found = found if gone.isdisjoint(donors) else None
         if found is None:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
@@ -174,7 +183,10 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
         rows = [row for row in found.rows() if row["video_id"] not in gone]
         own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
         if found.data_sha256:
-            _write_data(shard, found, gone)
+            videos = VideoRows(shard)
+            with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
+                for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
+                    write(videos.rows(video_id).columns)
         provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
         shard.write_index(rows, provenance=provenance, fields=own)
         renamed.update(zip(before, _digests(shard), strict=True))
@@ -188,29 +200,6 @@ def _digests(shard: Shard) -> list[str]:
 
 def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
-
-
-def _kept(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
-    """The index; None where the shard is unfinished or damaged, or views of other videos in it show one of these."""
-    found = shard.find()
-    try:
-        if found is None:
-            return None
-        shard.verify()
-    except DamagedError:
-        return None
-    if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
-        return found
-    donors = shard.open_data(found).read(["donor_id"])["donor_id"]
-    return found if gone.isdisjoint(donors.unique().to_pylist()) else None
-
-
-def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> None:
-    """The data file without these videos."""
-    videos = VideoRows(shard)
-    with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
-        for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
-            write(videos.rows(video_id).columns)
 
 
 def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> bool:
