@@ -25,13 +25,6 @@ from hapvr.steps.searcher import Searcher
 REFRESH_S = 5.0
 """How long an index is taken to be unchanged."""
 
-KEPT_VIDEOS = 16
-"""Videos whose frames are in memory; at 256 px a frame has about 15 kB."""
-FLAT = 8.0
-"""Standard deviation of brightness, of 255, below which a frame counts as one colour: black, a fade."""
-LOOKED_AT = 60
-"""Frames at most among which the first that shows something is looked for."""
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -73,11 +66,9 @@ class OpenIndex:
 
     @cached_property
     def _frames(self) -> Callable[[str], VideoFrames]:
-        """Those of the videos that were asked for last."""
-        searcher = self.searcher
-        return lru_cache(KEPT_VIDEOS)(
-            lambda name: open_frames(searcher.project, searcher.collection.shard_of[name]).read(name)
-        )
+        """Those of the videos that were asked for last, in memory; at 256 px a frame has about 15 kB."""
+        project, shard_of = self.searcher.project, self.searcher.collection.shard_of
+        return lru_cache(16)(lambda name: open_frames(project, shard_of[name]).read(name))
 
     def picture(self, video_id: str, second: float | None) -> bytes | None:
         """The JPEG of the sampled frame that is nearest to a second, or of the first that shows something, the first of all
@@ -88,9 +79,9 @@ class OpenIndex:
             return None
         if second is not None:
             return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
-        for jpeg in frames.jpegs[:LOOKED_AT]:
+        for jpeg in frames.jpegs[:60]:
             grey = np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32)
-            if float(grey.std()) >= FLAT:
+            if grey.std() >= 8:  # of 255; less has one colour: black, a fade
                 return jpeg
         return frames.jpegs[0]
 

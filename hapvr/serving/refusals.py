@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse
 from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
 from hapvr.settings import explain
 
-MAX_SENTENCE = 1000
 STATUS_OF_REASON = {
     "not_allowed": 403,
     "missing_file": 404,
@@ -54,7 +53,7 @@ def without_paths(text: str) -> str:
     """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot be printed is escaped."""
     text = _QUOTED.sub(r"\1\2\1", " ".join(text.encode(errors="backslashreplace").decode().split()))
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return _PATH.sub(r"\1", text)[:MAX_SENTENCE]
+    return _PATH.sub(r"\1", text)[:1000]
 
 
 def shown_model(name: str) -> str:

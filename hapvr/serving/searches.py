@@ -31,18 +31,15 @@ from hapvr.steps.explanation import explain
 from hapvr.steps.searcher import SearchOptions
 from hapvr.tables import write_csv
 
-MAX_TOP = 10_000
 ANSWER_WITHIN_S = 2.0
 """A search that takes longer is answered with the id of a job."""
-
-MAX_WAIT_S = 20.0
 router = APIRouter()
 
 
 class QueryOptions(Values):
     """How to search, with the meanings of `hapvr search`."""
 
-    top: Annotated[int, Field(le=MAX_TOP)] = DEFAULT_TOP
+    top: Annotated[int, Field(le=10_000)] = DEFAULT_TOP
     from_: Annotated[float | None, Field(alias="from")] = None
     to: float | None = None
     at: float | None = None
@@ -126,22 +123,20 @@ async def search(
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
-        def searched(index: OpenIndex, job: Job) -> SearchAnswer:
-            timed = service.metrics.timed
-            with timed("read"):
-                job.query = read(index, job)
-            found = index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
-            return replace(found, warnings=tuple(map(without_paths, found.warnings)), model=shown_model(found.model))
-
         def work(job: Job) -> SearchAnswer:
-            index = service.collection.current()
-            try:
-                return searched(index, job)
-            except DataError:
-                newer = service.collection.current()
-                if newer is index:
-                    raise
-                return searched(newer, job)  # the other one was replaced, and removed, meanwhile
+            index, timed = service.collection.current(), service.metrics.timed
+            while True:
+                try:
+                    with timed("read"):
+                        job.query = read(index, job)
+                    found = index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
+                    said = tuple(map(without_paths, found.warnings))
+                    return replace(found, warnings=said, model=shown_model(found.model))
+                except DataError:
+                    before, index = index, service.collection.current()
+                    if index is before:
+                        raise
+                    # else it was replaced, and removed, meanwhile
 
         held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
@@ -178,7 +173,7 @@ def _shown(job: Job) -> dict[str, Any]:
 async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
-    await asyncio.wait([found.task], timeout=min(wait_s, MAX_WAIT_S))
+    await asyncio.wait([found.task], timeout=min(wait_s, 20.0))
     return _shown(found)
 
 

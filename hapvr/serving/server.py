@@ -22,13 +22,11 @@ from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import pairs, refusals, searches, videos
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of
-from hapvr.serving.uploads import BoundedBody, upload_folder
+from hapvr.serving.uploads import bounded_body, upload_folder
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
-IDLE_S = 15
-"""How long a connection may be silent after an answer."""
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -40,14 +38,11 @@ HEADERS = {
 }
 
 
-class SafeHeaders:
+def safe_headers(app: ASGIApp) -> ASGIApp:
     """Adds HEADERS to every answer, keeps what is not media out of caches, and hangs up after a refusal: otherwise the rest
     of a refused upload would still be received."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -57,7 +52,9 @@ class SafeHeaders:
                     headers["connection"] = "close"
             await send(message)
 
-        await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
+        await app(scope, receive, send_safely if scope["type"] == "http" else send)
+
+    return answer
 
 
 class Connection(H11Protocol):
@@ -119,9 +116,9 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     for one in (searches, videos, pairs):
         app.include_router(one.router, dependencies=[Depends(caller_of)])
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
-    app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
+    app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
-    app.add_middleware(SafeHeaders)
+    app.add_middleware(safe_headers)
     return app
 
 
@@ -165,7 +162,7 @@ class Server:
             lifespan="on",
             ws="none",  # whoever asks for a web socket is answered as if they had not
             limit_concurrency=2 * MAX_CONNECTIONS,  # those that are being closed included
-            timeout_keep_alive=IDLE_S,
+            timeout_keep_alive=15,
             timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)

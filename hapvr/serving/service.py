@@ -28,8 +28,6 @@ from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal
 from hapvr.steps.project import Project
 
-READS_AT_ONCE = 4
-
 Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
@@ -63,7 +61,7 @@ class Service:
         self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
-        self.reading = anyio.CapacityLimiter(READS_AT_ONCE)
+        self.reading = anyio.CapacityLimiter(4)
 
 
 async def service_of(request: Request) -> Service:

@@ -29,21 +29,17 @@ FILE_BODY = {"application/octet-stream": {"schema": {"type": "string", "format":
 """Documents a body that is a file."""
 
 
-class BoundedBody:
-    """Middleware that refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than
-    MIN_BYTES_S after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
+def bounded_body(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
+    """Refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than MIN_BYTES_S after
+    their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
-        self.app = app
-        self.max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         is_file = scope["method"] == "POST" and not is_json(headers)
-        most = self.max_bytes if is_file else MAX_JSON_BYTES
+        most = max_bytes if is_file else MAX_JSON_BYTES
         begun_s, declared = asyncio.get_running_loop().time(), int(headers.get("content-length", 0))
         size, arrived = 0, False
 
@@ -65,7 +61,9 @@ class BoundedBody:
                 raise Refusal(413, "too_large", f"request: its body has more than {most} bytes{key}")
             return message
 
-        await self.app(scope, bounded, send)
+        await app(scope, bounded, send)
+
+    return answer
 
 
 def is_json(headers: Headers) -> bool:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.benchmark.report import BLUE, GREY, ORANGE
+from hapvr.benchmark.report import BLUE, GREY
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -24,13 +24,7 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.logistic import Floats
 from hapvr.scorer.segments import relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import (
-    benchmark_shards,
-    open_benchmark,
-    project_benchmark,
-    score_stored,
-    stored_ids,
-)
+from hapvr.steps.benchmark_features import benchmark_shards, open_benchmark, project_benchmark, score_stored, stored_ids
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import (
     EDITED_VIDEOS,
@@ -101,21 +95,20 @@ def broadest_task(definition: BenchmarkDefinition) -> Task:
 
 
 def reliability_figure(calibration: Calibration) -> Figure:
-    """Observed against predicted rate of matches, and how many pairs each point stands for."""
-    figure = Figure(figsize=(5, 5.5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    predicted = [row.predicted for row in calibration.reliability]
-    upper.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
-    upper.plot(predicted, [row.observed for row in calibration.reliability], "o-", color=BLUE, label="validation pairs")
-    upper.set(ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
-    upper.set_title(
+    """Observed against predicted rate of matches."""
+    figure = Figure(figsize=(5, 4.5), layout="constrained")
+    axes, rows = figure.subplots(), calibration.reliability
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
+    axes.plot(
+        [row.predicted for row in rows], [row.observed for row in rows], "o-", color=BLUE, label="validation pairs"
+    )
+    axes.set(xlabel="predicted probability", ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
+    axes.set_title(
         f"{calibration.num_matches:,} matches, {calibration.num_others:,} others; Brier score {calibration.brier:.4f}",
         fontsize=10,
     )
-    upper.legend(loc="upper left", fontsize="small")
-    upper.grid(alpha=0.3)
-    lower.bar(predicted, [row.num_pairs for row in calibration.reliability], width=0.04, color=ORANGE)
-    lower.set(xlabel="predicted probability", ylabel="pairs", yscale="log")
+    axes.legend(loc="upper left", fontsize="small")
+    axes.grid(alpha=0.3)
     return figure
 
 

@@ -21,24 +21,9 @@ from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
+from hapvr.search import duplicates as store
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
-from hapvr.search.duplicates import (
-    GROUP_SCHEMA,
-    GROUPS_PLACE,
-    PAIR_SCHEMA,
-    DuplicatePair,
-    GroupMember,
-    StoredPairs,
-    best_of_each,
-    group_copies,
-    group_rows,
-    read_pairs,
-    read_rows,
-    same_course,
-    stamp,
-    write_pairs,
-    write_rows,
-)
+from hapvr.search.duplicates import DuplicatePair, GroupMember, StoredPairs, read_rows, stamp, write_rows
 from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin, verdict_of
@@ -54,8 +39,6 @@ PICTURES_SCHEMA = pa.schema(
 )
 PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
-ALIGNED_FRAMES = 64
-"""Frames of a common part, evenly apart, whose course is compared."""
 KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
@@ -75,7 +58,7 @@ def make_duplicate_pairs(
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
-    made = read_pairs(root, place, damaged=True)
+    made = store.read_pairs(root, place, damaged=True)
     if made.fingerprint == wanted:  # a data root that is only read has no locks
         return made
     with root.lock(f"{PAIRS_STAGE}/{key}"):
@@ -85,8 +68,8 @@ def make_duplicate_pairs(
             progress(number, len(video_ids))
             pairs += _pairs(video_id, searcher)
         progress(len(video_ids), len(video_ids))
-        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest, done=True)
-        write_pairs(root, place, made)
+        made = StoredPairs(tuple(store.best_of_each(pairs)), wanted, searcher.current.digest, done=True)
+        store.write_pairs(root, place, made)
     return made
 
 
@@ -99,18 +82,19 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     marks = read_marks(project.root)
     metadata = searcher.collection.metadata
     contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
-    known: list[DuplicatePair] = []
-    for key in project.root.list_folders(PAIRS_STAGE):
-        found = read_pairs(project.root, rows_place(PAIRS_STAGE, key))
-        if found.network == searcher.current.digest:
-            known += [
-                pair
-                for pair in found.pairs
-                if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
-            ]
+    stored = (
+        store.read_pairs(project.root, rows_place(PAIRS_STAGE, key)) for key in project.root.list_folders(PAIRS_STAGE)
+    )
+    known = [
+        pair
+        for found in stored
+        if found.network == searcher.current.digest
+        for pair in found.pairs
+        if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
+    ]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
-        for pair in best_of_each([*known, *_not_compared(marks, contents)])
+        for pair in store.best_of_each([*known, *_not_compared(marks, contents)])
     ]
     return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
 
@@ -125,13 +109,13 @@ def make_duplicate_groups(
     root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     likely = [one for one in pairs if one.mark or one.probability >= project.config.search.min_duplicate_probability]
-    if stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)) == wanted:
+    if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted:
         return copy_groups(searcher, likely)
     with root.lock("duplicate_groups"):
         _measure_pictures(project, searcher, pairs)
         members = copy_groups(searcher, likely)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
-        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=wanted, copies=str(copies))
+        write_rows(root, store.GROUPS_PLACE, store.group_rows(members), fingerprint=wanted, copies=str(copies))
     return members
 
 
@@ -142,13 +126,13 @@ def outdated_groups(project: Project) -> str:
         return ""
     current = current_index(root)
     wanted = _groups_fingerprint(project, current, current.shards(root))
-    made = stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True))
+    made = stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True))
     return "" if made == wanted else wanted
 
 
 def outdated_pairs(project: Project) -> dict[str, str]:
     """As `outdated_shards`, of the pairs."""
-    return outdated_shards(project, PAIRS_STAGE, PAIR_SCHEMA, pairs=PAIRS_VERSION)
+    return outdated_shards(project, PAIRS_STAGE, store.PAIR_SCHEMA, pairs=PAIRS_VERSION)
 
 
 def outdated_shards(project: Project, stage: str, schema: pa.Schema, **asked: object) -> dict[str, str]:
@@ -174,13 +158,12 @@ def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[
     """What is said of each member and the medoid of its group; None for the medoid itself."""
     medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
     marks = read_marks(searcher.project.root)
-    verdicts: list[Verdict | None] = []
-    for one in members:
-        sha256, medoid = one.metadata.sha256, medoids[one.group]
-        mark = marks.verdict(sha256, medoid) or ""
-        said = verdict_of(one.probability, mark=mark, same_file=sha256 == medoid)
-        verdicts.append(None if one.medoid else said)
-    return verdicts
+    digests = [(one.metadata.sha256, medoids[one.group]) for one in members]
+    said = [
+        verdict_of(one.probability, mark=marks.verdict(*pair) or "", same_file=pair[0] == pair[1])
+        for one, pair in zip(members, digests, strict=True)
+    ]
+    return [None if one.medoid else verdict for one, verdict in zip(members, said, strict=True)]
 
 
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
@@ -196,7 +179,7 @@ def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[Grou
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    members, random = group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
+    members, random = store.group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
     sha256 = {member.group: member.metadata.sha256 for member in members if member.medoid}
     doubted = {
         one.group
@@ -235,7 +218,7 @@ def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mappin
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
     root, least = project.root, project.config.search.min_duplicate_probability
     places = {key: rows_place(PAIRS_STAGE, key) for key in root.list_folders(PAIRS_STAGE)}
-    pairs = {key: stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
+    pairs = {key: stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
     return digest_of([KEEP_VERSION, current.digest, dict(indexed), pairs, read_marks(root).verdicts(), least])
 
 
@@ -277,21 +260,21 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
 
 
 def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Searcher) -> tuple[float, float]:
-    """Mean similarity of the aligned frames of the first part with the other video's, and the other way round; 0 where they
-    have not the same course."""
+    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the other video's, and the other way
+    round; 0 where they have not the same course."""
     if not segments:
         return 0.0, 0.0
     part, scorer, videos = segments[0], searcher.scorer, searcher.collection
     spans = {query: (part.query_start_s, part.query_end_s), other: (part.reference_start_s, part.reference_end_s)}
     rows = {name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()}
-    count = max(min(ALIGNED_FRAMES, *(last - first for first, last in rows.values())), 1)
+    count = max(min(64, *(last - first for first, last in rows.values())), 1)
     one, another = (
         scorer.embed(thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count))
         for name, (first, last) in rows.items()
     )
     cross, back = scorer.relative_similarity(one, another), scorer.relative_similarity(another, one)
     own = (scorer.relative_similarity(one, one) + scorer.relative_similarity(another, another)) / 2
-    if not same_course((cross + back.T) / 2, own):
+    if not store.same_course((cross + back.T) / 2, own):
         return 0.0, 0.0
     return float(np.diag(cross).mean()), float(np.diag(back).mean())
 

@@ -42,14 +42,10 @@ from hapvr.video.frames import decode_jpegs, encode_jpeg
 MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
 """Videos that are searched, and their frames: memory holds the descriptors."""
 EDITED_VIDEOS = 20
-EDITS_EACH = 2
 INNER_EDIT = "picture_in_picture"
 """What every edited video is also shown in, so that matches by an inner picture are known well enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
-RANKED = 10
-"""Other videos of each search that the calibration sees, the most similar ones."""
-OTHER_FRAMES = 120
 COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this, or share two pictures, may be copies: such pairs are not fitted on."""
 
@@ -83,7 +79,7 @@ def fit_on_edits(
     for number, video_id in enumerate(order):
         progress(len(order) + number, 2 * len(order))
         donor = order[number - 1]
-        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:2]
         kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
         for clip, combined in edited_parts(project, engine, video_id, donor, kinds):
             hidden = near[video_id] - {video_id} | (near[donor] - {video_id} if combined else frozenset())
@@ -93,13 +89,13 @@ def fit_on_edits(
     for features, is_match, _ in searches:
         whole = features[0, :, FEATURES.index("similarity")]
         matches = np.append(matches, whole[is_match & np.isfinite(whole)])
-        others = np.append(others, np.sort(whole[~is_match & np.isfinite(whole)])[-RANKED:])
+        others = np.append(others, np.sort(whole[~is_match & np.isfinite(whole)])[-10:])  # the most similar ones
     calibration = None
     if min(len(matches), len(others)) >= MIN_PAIRS:
         pairs = list(combinations(order, 2))
 
         def similarities(place: int) -> Floats:
-            videos = (thin(engine.collection.whole(one), OTHER_FRAMES) for one in pairs[place])
+            videos = (thin(engine.collection.whole(one), 120) for one in pairs[place])
             first, second = (engine.scorer.embed(video) for video in videos)
             return engine.scorer.relative_similarity(first, second)
 
@@ -124,18 +120,16 @@ def edited_parts(
     project: Project, engine: SearchEngine, video_id: str, donor_id: str, kinds: Iterable[str]
 ) -> Iterator[tuple[SampledFeatures, bool]]:
     """A part of a video after each edit of ALL_EDITS, and whether the donor shows in it."""
-    frames, donor = (_frames(project, engine.collection.shard_of[one], one) for one in (video_id, donor_id))
+    parts: list[NDArray[np.uint8]] = []
+    for one in (video_id, donor_id):
+        jpegs = open_frames(project, engine.collection.shard_of[one]).read(one).jpegs
+        first = int(numpy_rng(0, "part", one).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
+        parts.append(decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1))
+    frames, donor = parts
     for kind in kinds:
         edit = ALL_EDITS[kind]
         edited = edit.apply(frames, donor, engine.scorer.sampling.fps, numpy_rng(0, "edit", video_id, kind))
         yield engine.scorer.sampled(list(map(encode_jpeg, edited))), edit.combines
-
-
-def _frames(project: Project, key: str, video_id: str) -> NDArray[np.uint8]:
-    """[N, H, W, 3], a part of a video as it is stored."""
-    jpegs = open_frames(project, key).read(video_id).jpegs
-    first = int(numpy_rng(0, "part", video_id).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
-    return decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1)
 
 
 def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:

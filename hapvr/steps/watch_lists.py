@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class WatchQuery:
-    """A file of a list. problem: why it cannot be read, if so; then sha256 is empty."""
+    """A file of a list. sha256: "" where it cannot be read."""
 
     watch_list: WatchList
     path: Path
     sha256: str
-    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -67,8 +67,8 @@ class WatchMatches:
 
     table: pa.Table
     done: bool
-    announced: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    announced: int
+    failed: dict[str, str]
 
 
 def watch_lists(project: Project) -> list[WatchList]:
@@ -94,10 +94,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     words = re.sub(r"[^a-z0-9]+", "-", Path(query.name).stem.lower())[:40].strip("-")
     name = f"{words or 'query'}-{query.sha256[:8]}"
     known = suffix in VIDEO_SUFFIXES or is_picture(Path(query.name))
-    with (
-        root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy,
-        file.open("rb") as source,
-    ):
+    with root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy, file.open("rb") as source:
         shutil.copyfileobj(source, copy)
     return name
 
@@ -120,10 +117,10 @@ def watch_queries(project: Project) -> list[WatchQuery]:
             said = f"{path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
             raise ConfigError(f"watch.lists: {one.name}: {said}") from error
         for file in files:
-            try:
-                found.append(WatchQuery(one, file, file_sha256(file)))
-            except (OSError, ValueError) as error:
-                found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))
+            sha256 = ""
+            with suppress(OSError, ValueError):  # the search says why it cannot be read
+                sha256 = file_sha256(file)
+            found.append(WatchQuery(one, file, sha256))
     return found
 
 
@@ -151,20 +148,20 @@ def make_watch_matches(
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
-                problem = query.problem
                 try:
-                    rows += [] if problem else _compare(within, query)
+                    rows += _compare(within, query)
                 except (VideoError, DataError) as error:
-                    problem = str(error)
-                if problem:
-                    failed[f"{query.watch_list.name}: {query.name}"] = printable(problem)
+                    failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
             write_rows(root, place, table, fingerprint="" if failed else wanted)
     wished = project.config.watch.webhook is not None and not searcher.scorer.warning
-    announced = AlertOutbox(root).put(_messages(table)) if wished else 0
-    return WatchMatches(table, done, announced, failed)
+    messages = {}
+    for row in table.to_pylist() if wished else ():
+        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
+        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
+    return WatchMatches(table, done, AlertOutbox(root).put(messages) if wished else 0, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
@@ -209,12 +206,3 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
 def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """What makes a match the same one as before."""
     return row["watch_list"], row["query_sha256"], row["video_sha256"]
-
-
-def _messages(table: pa.Table) -> Mapping[str, str]:
-    """Id -> JSON of every match."""
-    messages = {}
-    for row in table.to_pylist():
-        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
-        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
-    return messages
