@@ -1,5 +1,5 @@
-"""What goes on in the background. Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a
-while. The step of duplicates, for people who have no Dagster.
+"""Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a while. And the step of
+duplicates in the background, for people who have no Dagster.
 
 Only the event loop starts, ends and forgets them.
 """

@@ -58,7 +58,7 @@ class Service:
         self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
         # lets browsers load pictures and videos, until the service ends
         self.ticket = "" if token_file is None else secrets.token_hex()
-        self.metrics = Metrics(busy=lambda: self.jobs.busy, index=lambda: self.collection.opened)
+        self.metrics = Metrics(self.jobs, self.collection)
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(4)

@@ -6,6 +6,7 @@ Here the searches are for edits of the collection's own frames; `hapvr.steps.cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -158,12 +159,8 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
     description = read_description(bundle)
     scorer = load_bundle(bundle, device=project.config.device)
-    collection = SearchableCollection(
-        project.root,
-        shard_of,
-        require=lambda settings: description.require_features(bundle, settings),
-        extras=scorer.networks.needs_extras,
-    )
+    require, extras = partial(description.require_features, bundle), scorer.networks.needs_extras
+    collection = SearchableCollection(project.root, shard_of, require=require, extras=extras)
     blank = np.zeros((0, 0), np.float32)
     if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
         pictures = blank_pictures(description.crop_px)

@@ -98,16 +98,11 @@ class Searcher(SearchEngine):
         index = current.open(root, settings)
         index.read_hashes()
         shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
-        copies = float(stamp(groups, "copies") or 0.0)
+        require, copies = partial(read_description(folder).require_features, folder), stamp(groups, "copies")
         searcher = Searcher(
             scorer=scorer,
             index=index,
-            collection=SearchableCollection(
-                root,
-                shard_of,
-                require=partial(read_description(folder).require_features, folder),
-                extras=scorer.networks.needs_extras,
-            ),
+            collection=SearchableCollection(root, shard_of, require=require, extras=scorer.networks.needs_extras),
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
             candidates=settings.candidates,
@@ -115,7 +110,9 @@ class Searcher(SearchEngine):
             project=project,
             current=current,
             indexed=index.shard_digests(),
-            prior=min(ASKED_SHARE * (1 + copies) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE),
+            prior=min(
+                ASKED_SHARE * (1 + float(copies or 0)) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE
+            ),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=model_name(project, model or current.model),
             untrained=is_untrained(folder),

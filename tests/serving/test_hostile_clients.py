@@ -138,7 +138,6 @@ def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None
             assert set(answer.json) == {"error", "code"}, shown
             assert answer.json["error"].isprintable(), shown
             assert 10 < len(answer.json["error"]) <= 1000, shown
-    assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
     assert client.get("/pairs").json["marks"] == []
     assert client.search(id="in/short.mp4").status == 200
 
