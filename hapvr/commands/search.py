@@ -156,9 +156,8 @@ def duplicates(
     import pyarrow as pa
 
     from hapvr.search.duplicates import group_rows, pair_table
-    from hapvr.search.match import verdict_of
     from hapvr.search.plan import PLAN_SUFFIXES, write_plan
-    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
+    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
 
     _check_out(out)
@@ -183,14 +182,14 @@ def duplicates(
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file) for pair in found]
+        verdicts = [pair.verdict for pair in found]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
         tasks = [(one.first, one.second, said, one.probability) for one, said in zip(found, verdicts, strict=True)]
     else:
         made = make_duplicate_groups(project, searcher)
         groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
         members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
-        verdicts = member_verdicts(searcher, members)
+        verdicts = [member.verdict for member in members]
         rows, text = group_rows(members), _group_lines(members, verdicts)
         medoids = {member.group: member.video_id for member in members if member.medoid}
         said_of = zip(members, verdicts, strict=True)

@@ -21,7 +21,7 @@ from hapvr.scorer.access import Deadline
 from hapvr.scorer.segments import Segment
 from hapvr.search import marks as stored
 from hapvr.search.duplicates import KINDS, Kind
-from hapvr.search.match import FrameMatrix, verdict_of
+from hapvr.search.match import FrameMatrix
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
@@ -289,7 +289,7 @@ def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> A
                 shown |= {
                     "probability": pair.probability,
                     "mark": pair.mark,
-                    "verdict": verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file),
+                    "verdict": pair.verdict,
                     "same_file": pair.same_file,
                     "query_covered": query_covered,
                     "reference_covered": reference_covered,

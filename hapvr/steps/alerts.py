@@ -214,7 +214,9 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    if not ended and connection.sock is not None:
-        with suppress(OSError):
+    if ended:
+        return ended[0]
+    with suppress(OSError):
+        if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
-    return ended[0] if ended else f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    return f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"

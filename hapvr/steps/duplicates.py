@@ -19,14 +19,13 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicates import DuplicatePair, GroupMember, StoredPairs, read_rows, stamp, write_rows
 from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
-from hapvr.search.match import coverage, thin, verdict_of
+from hapvr.search.match import coverage, thin
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
@@ -154,18 +153,6 @@ def rows_place(stage: str, key: str) -> str:
     return f"{stage}/{key}/rows.parquet"
 
 
-def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
-    """What is said of each member and the medoid of its group; None for the medoid itself."""
-    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks = read_marks(searcher.project.root)
-    digests = [(one.metadata.sha256, medoids[one.group]) for one in members]
-    said = [
-        verdict_of(one.probability, mark=marks.verdict(*pair) or "", same_file=pair[0] == pair[1])
-        for one, pair in zip(members, digests, strict=True)
-    ]
-    return [None if one.medoid else verdict for one, verdict in zip(members, said, strict=True)]
-
-
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
     """Groups of copies over some pairs. No copy is named to keep in a group that is not sure, and by a model with random
     weights, except among files of the same bytes."""
@@ -180,12 +167,17 @@ def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[Grou
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
     members, random = store.group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
-    sha256 = {member.group: member.metadata.sha256 for member in members if member.medoid}
+    by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
+    medoids = {member.group: member.video_id for member in members if member.medoid}
+    compared = [by_ids.get(frozenset((medoids[one.group], one.video_id))) for one in members]  # None for the medoid
     doubted = {
         one.group
-        for one, verdict in zip(members, member_verdicts(searcher, members), strict=True)
-        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != sha256[one.group]))
+        for one, pair in zip(members, compared, strict=True)
+        if pair is not None and (pair.verdict != "match" or (random and not pair.same_file))
     }
+    members = [
+        replace(one, verdict=pair.verdict if pair else None) for one, pair in zip(members, compared, strict=True)
+    ]
     reason = RANDOM_WEIGHTS if random else UNSURE
     return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
 

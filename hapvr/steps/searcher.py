@@ -99,6 +99,7 @@ class Searcher(SearchEngine):
         index.read_hashes()
         shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
         require, copies = partial(read_description(folder).require_features, folder), stamp(groups, "copies")
+        share = ASKED_SHARE * (1 + float(copies or 0)) / max(min(settings.candidates, len(shard_of)), 1)
         searcher = Searcher(
             scorer=scorer,
             index=index,
@@ -110,9 +111,7 @@ class Searcher(SearchEngine):
             project=project,
             current=current,
             indexed=index.shard_digests(),
-            prior=min(
-                ASKED_SHARE * (1 + float(copies or 0)) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE
-            ),
+            prior=min(share, ASKED_SHARE),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=model_name(project, model or current.model),
             untrained=is_untrained(folder),
