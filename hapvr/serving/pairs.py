@@ -154,8 +154,8 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
 
 
 class WatchMatch(BaseModel):
-    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one. query_id: of a query
-    that is a video of the index, otherwise ""."""
+    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one. query_id: of a
+    query that is a video of the index, otherwise ""."""
 
     watch_list: str
     query: str

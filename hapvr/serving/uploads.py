@@ -30,8 +30,8 @@ FILE_BODY = {"application/octet-stream": {"schema": {"type": "string", "format":
 
 
 def bounded_body(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
-    """Refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than MIN_BYTES_S after
-    their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
+    """Refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than MIN_BYTES_S
+    after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -252,8 +252,8 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
 
 
 def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Searcher) -> tuple[float, float]:
-    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the other video's, and the other way
-    round; 0 where they have not the same course."""
+    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the other video's, and the
+    other way round; 0 where they have not the same course."""
     if not segments:
         return 0.0, 0.0
     part, scorer, videos = segments[0], searcher.scorer, searcher.collection

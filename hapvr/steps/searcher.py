@@ -276,8 +276,8 @@ class Searcher(SearchEngine):
         )
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
-        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and from a model that was fitted on
-        no searches: nobody knows what is a match then."""
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and from a model that was
+        fitted on no searches: nobody knows what is a match then."""
         if self.evidence is None:
             raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
         if key not in self.indexed:
