@@ -14,7 +14,7 @@ from hapvr.benchmark.hdf5 import survey_hdf5
 from hapvr.config_file import load_config
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
-from hapvr.serving.tokens import read_tokens
+from hapvr.serving.service import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
 

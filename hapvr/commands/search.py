@@ -156,8 +156,7 @@ def duplicates(
     import pyarrow as pa
 
     from hapvr.search.duplicates import PLAN_SUFFIXES, group_rows, pair_table, write_plan
-    from hapvr.search.match import verdict_of
-    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs, member_verdicts
+    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
 
     _check_out(out)
@@ -182,14 +181,14 @@ def duplicates(
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [verdict_of(pair.probability, mark=pair.mark, same_file=pair.same_file) for pair in found]
+        verdicts = [pair.verdict for pair in found]
         rows, text = pair_table(found), _pair_lines(found, verdicts)
         tasks = [(one.first, one.second, said, one.probability) for one, said in zip(found, verdicts, strict=True)]
     else:
         made = make_duplicate_groups(project, searcher)
         groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
         members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
-        verdicts = member_verdicts(searcher, members)
+        verdicts = [member.verdict for member in members]
         rows, text = group_rows(members), _group_lines(members, verdicts)
         medoids = {member.group: member.video_id for member in members if member.medoid}
         said_of = zip(members, verdicts, strict=True)
@@ -197,7 +196,8 @@ def duplicates(
         if plan is not None:
             write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
-    text = [f"model    {searcher.name}", *(f"warning  {warning}" for warning in warnings), *text]
+    named = f"{searcher.model}{', untrained' * searcher.untrained}"
+    text = [f"model    {named}", *(f"warning  {warning}" for warning in warnings), *text]
     if out is not None:
         _write(out, rows, tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}

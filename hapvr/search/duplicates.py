@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError
 from hapvr.files import write_atomic
+from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
+from hapvr.search.match import verdict_of
 from hapvr.tables import export_table, read_table, write_table
 
 Kind = Literal["copy", "contained", "overlap", "same_incident"]
@@ -86,6 +88,10 @@ class DuplicatePair:
     def same_file(self) -> bool:
         return self.first_sha256 == self.second_sha256
 
+    @property
+    def verdict(self) -> Verdict | None:
+        return verdict_of(self.probability, mark=self.mark, same_file=self.same_file)
+
 
 PAIR_SCHEMA = pa.schema(
     [(field.name, pa.string() if field.type == "str" else pa.float64()) for field in fields(DuplicatePair)]
@@ -97,11 +103,12 @@ PAIR_SCHEMA = pa.schema(
 class GroupMember:
     """A video of a group of copies. group: stable name, from the smallest digest of the members' contents. medoid: whether
     all others were compared with it. keep: whether it is the copy to keep, and reason: why, or why not, in a sentence.
-    probability: that it matches the medoid."""
+    probability: that it matches the medoid; verdict: of that pair, None for the medoid."""
 
     group: str
     video_id: str
     medoid: bool
+    verdict: Verdict | None = None
     keep: bool
     reason: str
     probability: float

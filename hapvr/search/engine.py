@@ -19,8 +19,8 @@ import numpy.typing as npt
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
-from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.calibration import Floats
+from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
+from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DataError, HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.index import FrameIndex
-from hapvr.search.marks import read_marks
 from hapvr.search.match import Query
-from hapvr.steps.pictures import StoredPictures
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import all_matches
 
 REFRESH_S = 5.0
 """How long an index is taken to be unchanged."""
@@ -38,10 +41,6 @@ class OpenIndex:
         index = self.searcher.index
         assert isinstance(index, FrameIndex)
         return index.status().fragments
-
-    @cached_property
-    def pictures(self) -> StoredPictures:
-        return StoredPictures(self.searcher.project, self.searcher.collection.shard_of)
 
     @cached_property
     def video_ids(self) -> list[str]:
@@ -65,23 +64,26 @@ class OpenIndex:
         self.metadata(video_id)
         return self.searcher.read_id(video_id)
 
-    def watched(self, watch_list: str) -> list[dict[str, Any]]:
-        """Matches of one watch list or, by "", of all with videos of the index: the newest first and then the surest.
+    @cached_property
+    def _frames(self) -> Callable[[str], VideoFrames]:
+        """Those of the videos that were asked for last, in memory; at 256 px a frame has about 15 kB."""
+        project, shard_of = self.searcher.project, self.searcher.collection.shard_of
+        return lru_cache(16)(lambda name: open_frames(project, shard_of[name]).read(name))
 
-        query_id: of a query that is a video of the index, otherwise "".
-        """
-        marks, known = read_marks(self.searcher.project.root), self.searcher.collection.shard_of
-        rows = [row for row in all_matches(self.searcher.project) if row["video_id"] in known]
-        return [
-            row
-            | {
-                "same_file": row["query_sha256"] == row["video_sha256"],
-                "query_id": row["query"] if row["query"] in known else "",
-                "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
-            }
-            for row in sorted(rows, key=lambda row: row["since"], reverse=True)
-            if watch_list in ("", row["watch_list"])
-        ]
+    def picture(self, video_id: str, second: float | None) -> bytes | None:
+        """The JPEG of the sampled frame that is nearest to a second, or of the first that shows something, the first of all
+        where none does; None where there are no frames."""
+        try:
+            frames = self._frames(video_id)
+        except DataError:  # imported features have none
+            return None
+        if second is not None:
+            return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
+        for jpeg in frames.jpegs[:60]:
+            grey = np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32)
+            if grey.std() >= 8:  # of 255; less has one colour: black, a fade
+                return jpeg
+        return frames.jpegs[0]
 
 
 class Collection:
@@ -124,7 +126,8 @@ class Collection:
             if self.opened is None or state != self.opened.state:
                 changed_s = root.modified_s(f"{current.place}/index.json")
                 self.opened = OpenIndex(Searcher.open(self.project, model=self._model), state, changed_s)
-                self.opened.searcher.verify_in_background(self._verified)
+                # no daemon: Python ends those inside of native code, which aborts the process
+                threading.Thread(target=self._verify, args=(self.opened.searcher,), name="verify-index").start()
                 _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
             else:
                 self.opened.searcher.look_at_registry()
@@ -134,3 +137,10 @@ class Collection:
                 _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
             self.problem = error
         self._looked_s = time.monotonic()
+
+    def _verify(self, searcher: Searcher) -> None:
+        """Read every file of the index; once one is found damaged, searches raise DamagedError."""
+        assert isinstance(searcher.index, FrameIndex)
+        with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+            alive = threading.main_thread().is_alive
+            searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))

@@ -12,6 +12,7 @@ Programs send neither Origin nor Sec-Fetch-Site, so they are let through.
 """
 
 import ipaddress
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -41,8 +42,10 @@ class Guard:
     def refusal(self, scope: Scope) -> str:
         """Why a request is refused; "" if it is not."""
         headers = Headers(scope=scope)
-        host, method = ", ".join(headers.getlist("host")), scope.get("method", "GET")
-        if not self.any_host and not is_local(host):
+        host, named, method = ", ".join(headers.getlist("host")), "", scope.get("method", "GET")
+        with suppress(ValueError):  # of what is no host
+            named = urlsplit(f"http://{host}").hostname or ""
+        if not self.any_host and not is_loopback(named):
             return f"host {host!r:.200} is not a name of this machine"
         for origin in headers.getlist("origin"):
             if origin not in (f"http://{host}", f"https://{host}"):
@@ -55,16 +58,8 @@ class Guard:
         return ""
 
 
-def is_local(host: str) -> bool:
-    """Whether a Host header, with or without a port, names this machine: localhost or a loopback address."""
-    try:
-        return is_loopback(urlsplit(f"http://{host}").hostname or "")
-    except ValueError:
-        return False
-
-
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only."""
+    """Whether an address is reached from this machine only: localhost or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,5 @@
-"""Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a while.
+"""Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a while. And the step of
+duplicates in the background, for people who have no Dagster.
 
 Only the event loop starts, ends and forgets them.
 """
@@ -9,14 +10,19 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import BaseModel
+
 from hapvr.scorer.access import Deadline
 from hapvr.search.match import Query, SearchAnswer
-from hapvr.serving.refusals import Refusal
-from hapvr.steps.searcher import SearchOptions
+from hapvr.serving.collection import OpenIndex
+from hapvr.serving.refusals import Refusal, describe
+from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs, outdated_pairs
+from hapvr.steps.searcher import Searcher, SearchOptions
 
 SEARCH_TIMEOUT_S = 300.0
 """Limit for one search, not counting its time in the queue."""
@@ -55,6 +61,12 @@ class Job:
         if self.task.cancelled():
             return self.deadline.error()
         return self.task.exception() if self.task.done() else None
+
+    def read_query(self) -> Query:
+        """What was searched for. Raises Refusal `gone` where it could not be read."""
+        if self.query is None:
+            raise Refusal(410, "gone", "jobs: the query of this search could not be read; search again")
+        return self.query
 
     def cancel(self) -> None:
         """End a search that waits or runs; one that has ended stays as it is."""
@@ -98,7 +110,12 @@ class SearchJobs:
         job.task = asyncio.create_task(run())
         job.task.add_done_callback(lambda _: release())
         self._jobs[job.id] = job
-        self._forget()
+        room = KEPT_BYTES  # for the queries of those that have ended
+        ended = [job for job in self._jobs.values() if job.task.done()]
+        for number, old in enumerate(reversed(ended)):
+            room -= 0 if old.query is None else old.query.features.num_bytes
+            if number >= KEPT_JOBS or room < 0:
+                del self._jobs[old.id]
 
     def get(self, job_id: str) -> Job:
         """Raises Refusal `unknown_job` for one that is not kept any more."""
@@ -113,11 +130,50 @@ class SearchJobs:
             job.cancel()
         await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
 
-    def _forget(self) -> None:
-        """Keep the last KEPT_JOBS that have ended, fewer where their queries need more than KEPT_BYTES."""
-        room = KEPT_BYTES
-        ended = [job for job in self._jobs.values() if job.task.done()]
-        for number, job in enumerate(reversed(ended)):
-            room -= 0 if job.query is None else job.query.features.num_bytes
-            if number >= KEPT_JOBS or room < 0:
-                del self._jobs[job.id]
+
+class DuplicateJobState(BaseModel):
+    """How far the collection is looked through. error: why the last attempt ended."""
+
+    running: bool = False
+    done: int = 0
+    total: int = 0
+    error: str = ""
+
+
+class DuplicateJob:
+    """Does what `hapvr duplicates` does, once at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="duplicates")
+        self._end = Deadline(None)
+        self.state = DuplicateJobState()
+
+    def start(self, index: OpenIndex) -> DuplicateJobState:
+        """Begin with the shards that were not looked through yet, unless that is under way."""
+        if not self.state.running:
+            self.state = DuplicateJobState(running=True)
+            self._pool.submit(self._run, index.searcher, self.state)
+        return self.state
+
+    def close(self) -> None:
+        """End it and wait for that; shards that are finished stay."""
+        self._end.cancel()
+        self._pool.shutdown()
+
+    def _run(self, searcher: Searcher, state: DuplicateJobState) -> None:
+        def progress(number: int, _total: int, _frames: int = 0, /) -> None:
+            self._end.check()
+            state.done = before + number
+
+        before = 0
+        try:
+            counts = {key: len(searcher.collection.video_ids(key)) for key in outdated_pairs(searcher.project)}
+            state.total = sum(counts.values())
+            for key, count in counts.items():
+                make_duplicate_pairs(searcher.project, searcher, key, progress=progress)
+                before += count
+            make_duplicate_groups(searcher.project, searcher)
+        except Exception as error:
+            state.error = describe(error)[1]["error"]
+        finally:
+            state.running = False

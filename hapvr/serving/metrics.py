@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from prometheus_client import (
@@ -18,8 +18,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hapvr.serving.collection import OpenIndex
-from hapvr.serving.jobs import Job
+from hapvr.serving.collection import Collection
+from hapvr.serving.jobs import Job, SearchJobs
 from hapvr.serving.refusals import describe
 from hapvr.video.pool import killed_workers
 
@@ -27,12 +27,12 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics(Collector):
-    """busy: searches that run or wait. index: the one that is open, if there is one."""
+    """Counts searches and refusals; the rest is asked when it is read."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, *, busy: Callable[[], int], index: Callable[[], OpenIndex | None]) -> None:
-        self._busy, self._index = busy, index
+    def __init__(self, jobs: SearchJobs, collection: Collection) -> None:
+        self._jobs, self._collection = jobs, collection
         self._registry = registry = CollectorRegistry()
         said = "Searches that have ended, by the verdict of the best match, or by the code of what went wrong"
         self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
@@ -62,12 +62,14 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The state of this moment."""
-        yield GaugeMetricFamily("hapvr_busy", "Searches that run or wait, and uploads on their way", value=self._busy())
+        yield GaugeMetricFamily(
+            "hapvr_busy", "Searches that run or wait, and uploads on their way", value=self._jobs.busy
+        )
         killed = CounterMetricFamily("hapvr_killed_workers", "Decoders that hung or died", labels=["reason"])
         for reason, count in killed_workers.copy().items():
             killed.add_metric([reason], count)
         yield killed
-        index = self._index()
+        index = self._collection.opened
         if index is not None:
             said = "Seconds since the index that answers was changed"
             yield GaugeMetricFamily("hapvr_index_age_seconds", said, value=time.time() - index.changed_s)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
@@ -16,7 +17,6 @@ from starlette.responses import JSONResponse
 from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
 from hapvr.settings import explain
 
-MAX_SENTENCE = 1000
 STATUS_OF_REASON = {
     "not_allowed": 403,
     "missing_file": 404,
@@ -42,11 +42,23 @@ class Refusal(HTTPException):
         self.code = code
 
 
+class Problem(BaseModel):
+    """Every error: one sentence, and a code for programs."""
+
+    error: str
+    code: str
+
+
 def without_paths(text: str) -> str:
     """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot be printed is escaped."""
     text = _QUOTED.sub(r"\1\2\1", " ".join(text.encode(errors="backslashreplace").decode().split()))
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return _PATH.sub(r"\1", text)[:MAX_SENTENCE]
+    return _PATH.sub(r"\1", text)[:1000]
+
+
+def shown_model(name: str) -> str:
+    """A model for others: no folder of this machine."""
+    return name if name.startswith("models:/") else Path(name).name
 
 
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,15 +19,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
-from hapvr.serving import refusals, routes
+from hapvr.serving import pairs, refusals, searches, videos
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.requests import BoundedBody, upload_folder
+from hapvr.serving.service import Service, caller_of
+from hapvr.serving.uploads import bounded_body, upload_folder
 from hapvr.steps.project import Project
 
 DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
-IDLE_S = 15
-"""How long a connection may be silent after an answer."""
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -39,14 +38,11 @@ HEADERS = {
 }
 
 
-class SafeHeaders:
+def safe_headers(app: ASGIApp) -> ASGIApp:
     """Adds HEADERS to every answer, keeps what is not media out of caches, and hangs up after a refusal: otherwise the rest
     of a refused upload would still be received."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -56,7 +52,9 @@ class SafeHeaders:
                     headers["connection"] = "close"
             await send(message)
 
-        await self.app(scope, receive, send_safely if scope["type"] == "http" else send)
+        await app(scope, receive, send_safely if scope["type"] == "http" else send)
+
+    return answer
 
 
 class Connection(H11Protocol):
@@ -88,7 +86,7 @@ class Connection(H11Protocol):
         return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
 
 
-def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
+def create_app(service: Service, *, any_host: bool) -> FastAPI:
     """The app of a service. any_host: it is meant to be reached by other names than this machine's."""
 
     def open_index() -> None:
@@ -110,15 +108,17 @@ def create_app(service: routes.Service, *, any_host: bool) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        responses={"default": {"model": refusals.Problem, "description": "An error"}},
         exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
     )
     app.state.service = service
-    app.include_router(routes.probes)
-    app.include_router(routes.router)
+    app.include_router(videos.probes)
+    for one in (searches, videos, pairs):
+        app.include_router(one.router, dependencies=[Depends(caller_of)])
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
-    app.add_middleware(BoundedBody, max_bytes=service.limits.max_bytes)
+    app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
-    app.add_middleware(SafeHeaders)
+    app.add_middleware(safe_headers)
     return app
 
 
@@ -135,14 +135,14 @@ class Server:
         token_file: Path | None = None,
         model: str | None = None,
     ) -> None:
-        """port: 0 for any that is free. Other arguments and errors: see `routes.Service`. Raises ArgumentError for an address that
+        """port: 0 for any that is free. Other arguments and errors: see `Service`. Raises ArgumentError for an address that
         others reach without token_file or allow_remote, and DataError for an address in use."""
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
                 f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
-        service = routes.Service(project, model=model, token_file=token_file)
+        service = Service(project, model=model, token_file=token_file)
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -162,7 +162,7 @@ class Server:
             lifespan="on",
             ws="none",  # whoever asks for a web socket is answered as if they had not
             limit_concurrency=2 * MAX_CONNECTIONS,  # those that are being closed included
-            timeout_keep_alive=IDLE_S,
+            timeout_keep_alive=15,
             timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)

@@ -30,15 +30,12 @@ TIMEOUT_S = 10.0
 """For one message, from the name of the server to the last header of its answer."""
 BUSY_S = 60.0
 """How long another process may write to the outbox."""
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
 _PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
-_SEEN = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
-SIGNATURE_HEADER = "X-Hapvr-Signature-256"
 
 
 @dataclass(frozen=True)
@@ -71,12 +68,13 @@ class AlertOutbox:
             database.executemany(_PUT, [(*message, "", 0.0) for message in messages.items()])
             return database.total_changes - before
 
-    def put_concerns(self, concerns: Iterable[Concern], now_s: float) -> None:
+    def put_concerns(self, concerns: Iterable[Concern]) -> None:
         """As `put`; of a condition that lasts another message is kept once it was not found for QUIET_S."""
-        moment = datetime.fromtimestamp(now_s, UTC).isoformat(timespec="seconds")
+        now_s, moment = time.time(), datetime.now(UTC).isoformat(timespec="seconds")
+        seen = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
         with self._open() as database:
             for one in concerns:
-                if one.lasting and database.execute(_SEEN, (now_s, one.key, now_s - QUIET_S)).rowcount:
+                if one.lasting and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount:
                     continue
                 key = [one.key, now_s] if one.lasting else [one.key]
                 name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
@@ -129,7 +127,8 @@ class AlertOutbox:
                     yield database
         except sqlite3.DatabaseError as error:
             kind, hint = DataError, "correct its permissions, free space, end what else uses it, and run this again"
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in DAMAGE:
+            damage = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in damage:
                 kind, hint = DamagedError, "restore it from a copy, or remove it: then every match is announced again"
             raise kind(f"watch: {self._path} cannot be used ({error}); {hint}") from error
 
@@ -161,7 +160,7 @@ def run_failed(job: str, run: str, said: str) -> Concern:
 def tell(project: Project, *concerns: Concern) -> None:
     """Put what the webhook is to be told into the outbox, once for ever; nothing without a webhook."""
     if project.config.watch.webhook is not None:
-        AlertOutbox(project.root).put_concerns(concerns, time.time())
+        AlertOutbox(project.root).put_concerns(concerns)
 
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
@@ -169,7 +168,7 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 
     A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under
     way when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it.
-    With `watch.webhook.secret` the header SIGNATURE_HEADER is `sha256=` and the HMAC of the body in hexadecimal.
+    With `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in hexadecimal.
     Two processes do not deliver at once. Nothing is sent without a webhook. limit_s: after so long no other message is begun.
     """
     webhook = project.config.watch.webhook
@@ -200,7 +199,7 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     headers = {"Content-Type": "application/json", "Idempotency-Key": name}
     if webhook.secret is not None:
         signature = hmac.new(webhook.secret.encode(), body, hashlib.sha256).hexdigest()
-        headers[SIGNATURE_HEADER] = f"sha256={signature}"
+        headers["X-Hapvr-Signature-256"] = f"sha256={signature}"
 
     def exchange() -> None:
         try:
@@ -215,7 +214,9 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    if not ended and connection.sock is not None:
-        with suppress(OSError):
+    if ended:
+        return ended[0]
+    with suppress(OSError):
+        if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
-    return ended[0] if ended else f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"
+    return f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"

@@ -5,34 +5,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import torch
 from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.benchmark.report import BLUE, GREY, ORANGE
+from hapvr.benchmark.report import BLUE, GREY
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.model.checkpoint import load_network
-from hapvr.model.family import VideoNetwork
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run, relative_frame_matrix
+from hapvr.scorer.logistic import Floats
+from hapvr.scorer.segments import relative_frame_matrix
 from hapvr.seeding import numpy_rng
-from hapvr.steps.benchmark_features import (
-    BenchmarkFeatures,
-    benchmark_shards,
-    open_benchmark,
-    project_benchmark,
-    score_stored,
-    stored_ids,
-)
+from hapvr.steps.benchmark_features import benchmark_shards, open_benchmark, project_benchmark, score_stored, stored_ids
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import (
     EDITED_VIDEOS,
@@ -41,6 +33,7 @@ from hapvr.steps.search_calibration import (
     candidates_of,
     edited_parts,
     fit,
+    frame_threshold,
     known,
     memory_engine,
     videos_of,
@@ -64,12 +57,24 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
         return "the configuration names no validation benchmark"
     definition, features = open_benchmark(project, name)
     task = broadest_task(definition)
-    network, _ = load_network(run.network_folder)
     device = choose_device(project.config.device)
+    network = load_network(run.network_folder)[0].to(device)
     scores = score_stored(network, definition, features, device)
     matches, others = relevant_and_irrelevant(definition, scores, task=task.name)
     if min(len(matches), len(others)) < MIN_PAIRS:
         return f"{name} has {len(matches)} matching and {len(others)} other pairs; {MIN_PAIRS} of each are needed"
+    both = ["query_id", "reference_id"]
+    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives | task.ignored)))
+    different = scores.filter(pl.col("query_id") != pl.col("reference_id")).select(both)
+    different = different.join(relevant, on=both, how="anti").sort(both)
+
+    def similarities(place: int) -> Floats:
+        pair = different.row(place)
+        videos = dict(features.read(pair, extras=network.needs_extras))
+        with torch.inference_mode():
+            first, second = (network.embed(videos[video].float().to(device)) for video in pair)
+            return relative_frame_matrix(network, first, second)
+
     return fit_calibration(
         matches,
         others,
@@ -80,7 +85,7 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             "shards": features.digests(),
             "run_key": run.key,
         },
-        frame_threshold=_frame_threshold(network.to(device), definition, task, features, scores, device=device),
+        frame_threshold=frame_threshold(len(different), similarities),
     )
 
 
@@ -90,50 +95,21 @@ def broadest_task(definition: BenchmarkDefinition) -> Task:
 
 
 def reliability_figure(calibration: Calibration) -> Figure:
-    """Observed against predicted rate of matches, and how many pairs each point stands for."""
-    figure = Figure(figsize=(5, 5.5), layout="constrained")
-    upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
-    predicted = [row.predicted for row in calibration.reliability]
-    upper.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
-    upper.plot(predicted, [row.observed for row in calibration.reliability], "o-", color=BLUE, label="validation pairs")
-    upper.set(ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
-    upper.set_title(
+    """Observed against predicted rate of matches."""
+    figure = Figure(figsize=(5, 4.5), layout="constrained")
+    axes, rows = figure.subplots(), calibration.reliability
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
+    axes.plot(
+        [row.predicted for row in rows], [row.observed for row in rows], "o-", color=BLUE, label="validation pairs"
+    )
+    axes.set(xlabel="predicted probability", ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
+    axes.set_title(
         f"{calibration.num_matches:,} matches, {calibration.num_others:,} others; Brier score {calibration.brier:.4f}",
         fontsize=10,
     )
-    upper.legend(loc="upper left", fontsize="small")
-    upper.grid(alpha=0.3)
-    lower.bar(predicted, [row.num_pairs for row in calibration.reliability], width=0.04, color=ORANGE)
-    lower.set(xlabel="predicted probability", ylabel="pairs", yscale="log")
+    axes.legend(loc="upper left", fontsize="small")
+    axes.grid(alpha=0.3)
     return figure
-
-
-def _frame_threshold(
-    network: VideoNetwork,
-    definition: BenchmarkDefinition,
-    task: Task,
-    features: BenchmarkFeatures,
-    scores: pl.DataFrame,
-    *,
-    device: torch.device,
-) -> float:
-    """What FRAME_QUANTILE of the irrelevant pairs stay below with their most similar consecutive frames.
-
-    A single frame would not do: unrelated videos share black frames and titles.
-    """
-    relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives | task.ignored)))
-    others = scores.filter(pl.col("query_id") != pl.col("reference_id")).join(
-        relevant, on=["query_id", "reference_id"], how="anti"
-    )
-    others = others.sort("query_id", "reference_id")
-    chosen = numpy_rng(0, "frame threshold").permutation(len(others))[:FRAME_PAIRS]
-    runs = []
-    for pair in others[sorted(chosen.tolist())].select("query_id", "reference_id").iter_rows():
-        videos = dict(features.read(pair, extras=network.needs_extras))
-        with torch.inference_mode():
-            first, second = (network.embed(videos[video].float().to(device)) for video in pair)
-            runs.append(best_run(relative_frame_matrix(network, first, second)))
-    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
 
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
@@ -159,8 +135,15 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
                 related.setdefault(one, set()).add(other)
                 if label in positives:
                     matches.setdefault(one, set()).add(other)
-    scenes = {stored[video]: scene for video, scene in _scenes(project, definition).items() if video in stored}
-    usable = sorted(matches.keys() - {stored[video] for video in _combined(definition) if video in stored})
+    videos = [] if definition.videos is None else definition.videos.select("video_id", "group", "edit").rows()
+    # other clips of a user's scene may be shown by the same footage, whatever the labels say
+    made_of = [one for one in project.config.sources if f"{one.name}-validation" == definition.name]
+    named = source_scenes(project, made_of[0]) if made_of and videos else {}
+    scenes = {stored[video]: named.get(group, group) for video, group, _ in videos if video in stored}
+    # those of two clips also show footage of one that nobody labelled, and that others may show as well
+    combining = {kind for kind, edit in ALL_EDITS.items() if edit.combines}
+    combined = {stored[video] for video, _, edit in videos if video in stored and edit in combining}
+    usable = sorted(matches.keys() - combined)
     ids = [usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]]
     first = dict.fromkeys([*ids, *(other for one in ids for other in sorted(related[one]))])
     engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys([*keys, *finished]), first=first))
@@ -184,19 +167,3 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
             searches += known(candidates_of(engine, clip), matches=frozenset({one}), hidden=hidden, group=group)
     source = {"benchmark": name, "videos": engine.num_videos, "edited": min(len(framed), EDITED_VIDEOS)}
     return fit(searches, source=source)
-
-
-def _scenes(project: Project, definition: BenchmarkDefinition) -> dict[str, str]:
-    """Video id -> what it shows, of a benchmark that was made of a user's clips: other clips of one scene may be shown by the
-    same footage, whatever the labels say."""
-    made_of = [one for one in project.config.sources if f"{one.name}-validation" == definition.name]
-    named = {} if definition.videos is None or not made_of else source_scenes(project, made_of[0])
-    videos = [] if definition.videos is None else definition.videos.select("video_id", "group").iter_rows()
-    return {video_id: named.get(group, group) for video_id, group in videos}
-
-
-def _combined(definition: BenchmarkDefinition) -> list[str]:
-    """Videos that also show footage of a clip that nobody labelled, and that others may show as well."""
-    kinds = [kind for kind, edit in ALL_EDITS.items() if edit.combines]
-    videos = definition.videos
-    return [] if videos is None else videos.filter(pl.col("edit").is_in(kinds))["video_id"].to_list()

@@ -17,32 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError
+from hapvr.errors import DataError, VideoError
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment
-from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
-from hapvr.search.duplicates import (
-    GROUP_SCHEMA,
-    GROUPS_PLACE,
-    PAIR_SCHEMA,
-    DuplicatePair,
-    GroupMember,
-    StoredPairs,
-    best_of_each,
-    group_copies,
-    group_rows,
-    read_pairs,
-    read_rows,
-    same_course,
-    stamp,
-    write_pairs,
-    write_rows,
-)
-from hapvr.search.engine import ScoredCandidate
+from hapvr.search import duplicates as store
+from hapvr.search.collection import CURRENT, CurrentIndex, current_index
+from hapvr.search.duplicates import DuplicatePair, GroupMember, StoredPairs, read_rows, stamp, write_rows
 from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
-from hapvr.search.match import coverage, thin, verdict_of
+from hapvr.search.match import coverage, thin
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
@@ -55,8 +38,6 @@ PICTURES_SCHEMA = pa.schema(
 )
 PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
-ALIGNED_FRAMES = 64
-"""Frames of a common part, evenly apart, whose course is compared."""
 KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
@@ -76,7 +57,7 @@ def make_duplicate_pairs(
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
-    made = read_pairs(root, place, damaged=True)
+    made = store.read_pairs(root, place, damaged=True)
     if made.fingerprint == wanted:  # a data root that is only read has no locks
         return made
     with root.lock(f"{PAIRS_STAGE}/{key}"):
@@ -84,11 +65,10 @@ def make_duplicate_pairs(
         video_ids = searcher.collection.video_ids(key)
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
-            found = searcher.find_copies(video_id, least_probability=LEAST_PROBABILITY)
-            pairs += [_pair(video_id, candidate, segments, searcher) for candidate, segments in found]
+            pairs += _pairs(video_id, searcher)
         progress(len(video_ids), len(video_ids))
-        made = StoredPairs(tuple(best_of_each(pairs)), wanted, searcher.current.digest, done=True)
-        write_pairs(root, place, made)
+        made = StoredPairs(tuple(store.best_of_each(pairs)), wanted, searcher.current.digest, done=True)
+        store.write_pairs(root, place, made)
     return made
 
 
@@ -101,18 +81,19 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     marks = read_marks(project.root)
     metadata = searcher.collection.metadata
     contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
-    known: list[DuplicatePair] = []
-    for key in project.root.list_folders(PAIRS_STAGE):
-        found = read_pairs(project.root, rows_place(PAIRS_STAGE, key))
-        if found.network == searcher.current.digest:
-            known += [
-                pair
-                for pair in found.pairs
-                if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
-            ]
+    stored = (
+        store.read_pairs(project.root, rows_place(PAIRS_STAGE, key)) for key in project.root.list_folders(PAIRS_STAGE)
+    )
+    known = [
+        pair
+        for found in stored
+        if found.network == searcher.current.digest
+        for pair in found.pairs
+        if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
+    ]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
-        for pair in best_of_each([*known, *_not_compared(marks, contents)])
+        for pair in store.best_of_each([*known, *_not_compared(marks, contents)])
     ]
     return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
 
@@ -125,14 +106,15 @@ def make_duplicate_groups(
     Two videos that are marked as no match come into no group together.
     """
     root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
-    if _stored_groups(root) == wanted:
-        return _groups(project, searcher)
+    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+    likely = [one for one in pairs if one.mark or one.probability >= project.config.search.min_duplicate_probability]
+    if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted:
+        return copy_groups(searcher, likely)
     with root.lock("duplicate_groups"):
-        _measure_pictures(project, searcher)
-        members = _groups(project, searcher)
-        pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
+        _measure_pictures(project, searcher, pairs)
+        members = copy_groups(searcher, likely)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
-        write_rows(root, GROUPS_PLACE, group_rows(members), fingerprint=wanted, copies=str(copies))
+        write_rows(root, store.GROUPS_PLACE, store.group_rows(members), fingerprint=wanted, copies=str(copies))
     return members
 
 
@@ -143,12 +125,13 @@ def outdated_groups(project: Project) -> str:
         return ""
     current = current_index(root)
     wanted = _groups_fingerprint(project, current, current.shards(root))
-    return "" if _stored_groups(root) == wanted else wanted
+    made = stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True))
+    return "" if made == wanted else wanted
 
 
 def outdated_pairs(project: Project) -> dict[str, str]:
     """As `outdated_shards`, of the pairs."""
-    return outdated_shards(project, PAIRS_STAGE, PAIR_SCHEMA, pairs=PAIRS_VERSION)
+    return outdated_shards(project, PAIRS_STAGE, store.PAIR_SCHEMA, pairs=PAIRS_VERSION)
 
 
 def outdated_shards(project: Project, stage: str, schema: pa.Schema, **asked: object) -> dict[str, str]:
@@ -170,59 +153,33 @@ def rows_place(stage: str, key: str) -> str:
     return f"{stage}/{key}/rows.parquet"
 
 
-def _named_copies(members: Sequence[GroupMember], searcher: Searcher) -> list[GroupMember]:
-    """The members; no copy is named to keep in a group that is not sure, and by a model with random weights, except among
-    files of the same bytes."""
-    random, verdicts = bool(searcher.scorer.warning), member_verdicts(searcher, members)
-    sha256 = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    doubted = {
-        one.group
-        for one, verdict in zip(members, verdicts, strict=True)
-        if not one.medoid and (verdict != "match" or (random and one.metadata.sha256 != sha256[one.group]))
-    }
-    reason = RANDOM_WEIGHTS if random else UNSURE
-    return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
-
-
-def member_verdicts(searcher: Searcher, members: Sequence[GroupMember]) -> list[Verdict | None]:
-    """What is said of each member and the medoid of its group; None for the medoid itself."""
-    medoids = {member.group: member.metadata.sha256 for member in members if member.medoid}
-    marks = read_marks(searcher.project.root)
-    verdicts: list[Verdict | None] = []
-    for one in members:
-        sha256, medoid = one.metadata.sha256, medoids[one.group]
-        mark = marks.verdict(sha256, medoid) or ""
-        said = verdict_of(one.probability, mark=mark, same_file=sha256 == medoid)
-        verdicts.append(None if one.medoid else said)
-    return verdicts
-
-
-def _groups(project: Project, searcher: Searcher) -> list[GroupMember]:
-    """The groups over the pairs that are stored and likely enough."""
-    least = project.config.search.min_duplicate_probability
-    return copy_groups(searcher, duplicate_pairs(project, searcher, min_probability=least))
-
-
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
-    """Groups of copies over some pairs."""
-    metadata = _metadata_of_pairs(searcher, pairs)
-    marks = read_marks(searcher.project.root)
+    """Groups of copies over some pairs. No copy is named to keep in a group that is not sure, and by a model with random
+    weights, except among files of the same bytes."""
+    root, of = searcher.project.root, searcher.collection.metadata.of
+    marks, pictures = read_marks(root), _pictures(root)
+    metadata = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
+    for one, file in metadata.items():
+        if (row := pictures.get(file.sha256)) is not None:
+            metadata[one] = replace(file, content=(row["width_share"], row["height_share"]), noise=row["noise"])
 
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    return _named_copies(group_copies(pairs, metadata, apart=apart), searcher)
-
-
-def _metadata_of_pairs(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> dict[str, VideoMetadata]:
-    """Metadata of the videos of some pairs, with what black bars leave of their pictures, as far as that was measured."""
-    pictures, of = _pictures(searcher.project.root), searcher.collection.metadata.of
-    found = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
-    for one, file in found.items():
-        if file.sha256 in pictures:
-            row = pictures[file.sha256]
-            found[one] = replace(file, content=(row["width_share"], row["height_share"]), noise=row["noise"])
-    return found
+    members, random = store.group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
+    by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
+    medoids = {member.group: member.video_id for member in members if member.medoid}
+    compared = [by_ids.get(frozenset((medoids[one.group], one.video_id))) for one in members]  # None for the medoid
+    doubted = {
+        one.group
+        for one, pair in zip(members, compared, strict=True)
+        if pair is not None and (pair.verdict != "match" or (random and not pair.same_file))
+    }
+    members = [
+        replace(one, verdict=pair.verdict if pair else None) for one, pair in zip(members, compared, strict=True)
+    ]
+    reason = RANDOM_WEIGHTS if random else UNSURE
+    return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
 
 
 def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
@@ -231,12 +188,12 @@ def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
     return {row["sha256"]: row for row in table.to_pylist()}
 
 
-def _measure_pictures(project: Project, searcher: Searcher) -> None:
+def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair]) -> None:
     """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
     shard_of, measured = searcher.collection.shard_of, _pictures(project.root)
-    pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    copies = _metadata_of_pairs(searcher, (pair for pair in pairs if pair.kind == "copy"))
-    new = sorted((shard_of[one], one, file.sha256) for one, file in copies.items() if file.sha256 not in measured)
+    copies = {pair.first: pair.first_sha256 for pair in pairs if pair.kind == "copy"}
+    copies |= {pair.second: pair.second_sha256 for pair in pairs if pair.kind == "copy"}
+    new = sorted((shard_of[one], one, sha256) for one, sha256 in copies.items() if sha256 not in measured)
     for key, videos in groupby(new, key=lambda one: one[0]):
         with suppress(DataError):  # imported features have no frames
             frames = open_frames(project, key)
@@ -253,55 +210,63 @@ def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mappin
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
     root, least = project.root, project.config.search.min_duplicate_probability
     places = {key: rows_place(PAIRS_STAGE, key) for key in root.list_folders(PAIRS_STAGE)}
-    pairs = {key: stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
+    pairs = {key: stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
     return digest_of([KEEP_VERSION, current.digest, dict(indexed), pairs, read_marks(root).verdicts(), least])
 
 
-def _stored_groups(root: DataRoot) -> str:
-    return stamp(read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True))
-
-
-def _pair(query: str, found: ScoredCandidate, segments: tuple[Segment, ...], searcher: Searcher) -> DuplicatePair:
-    seconds = searcher.collection.times(query)[-1] + 1 / searcher.scorer.sampling.fps
-    covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
-    starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
-    there, back = _aligned(query, found.video_id, segments, searcher)
-    if found.video_id < query:
-        covered, starts, (there, back) = covered[::-1], starts[::-1], (back, there)
-    first, second = sorted((query, found.video_id))
-    metadata = searcher.collection.metadata
-    return DuplicatePair(
-        first=first,
-        second=second,
-        first_sha256=metadata.of(first).sha256,
-        second_sha256=metadata.of(second).sha256,
-        similarity=found.similarity,
-        probability=searcher.probability(found) or 0.0,
-        first_covered=covered[0],
-        second_covered=covered[1],
-        first_start_s=starts[0],
-        second_start_s=starts[1],
-        frame_similarity=(there + back) / 2,
-        asymmetry=there - back,
-    )
+def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
+    """Other videos that share footage with one of the collection, the likeliest first; none for one that shows nothing."""
+    videos, metadata = searcher.collection, searcher.collection.metadata
+    embedded = searcher.scorer.embed(videos.whole(query))
+    try:
+        candidates, _ = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
+    except VideoError:
+        return
+    seconds = videos.times(query)[-1] + 1 / searcher.scorer.sampling.fps
+    for found in candidates:
+        probability = searcher.probability(found) or 0.0
+        if probability < LEAST_PROBABILITY:
+            continue
+        segments = searcher.segments(embedded, found)
+        covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
+        starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
+        there, back = _aligned(query, found.video_id, segments, searcher)
+        first, second = query, found.video_id
+        if second < first:
+            first, second, there, back = second, first, back, there
+            covered, starts = covered[::-1], starts[::-1]
+        yield DuplicatePair(
+            first=first,
+            second=second,
+            first_sha256=metadata.of(first).sha256,
+            second_sha256=metadata.of(second).sha256,
+            similarity=found.similarity,
+            probability=probability,
+            first_covered=covered[0],
+            second_covered=covered[1],
+            first_start_s=starts[0],
+            second_start_s=starts[1],
+            frame_similarity=(there + back) / 2,
+            asymmetry=there - back,
+        )
 
 
 def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Searcher) -> tuple[float, float]:
-    """Mean similarity of the aligned frames of the first part with the other video's, and the other way round; 0 where they
-    have not the same course."""
+    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the other video's, and the
+    other way round; 0 where they have not the same course."""
     if not segments:
         return 0.0, 0.0
     part, scorer, videos = segments[0], searcher.scorer, searcher.collection
     spans = {query: (part.query_start_s, part.query_end_s), other: (part.reference_start_s, part.reference_end_s)}
     rows = {name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()}
-    count = max(min(ALIGNED_FRAMES, *(last - first for first, last in rows.values())), 1)
+    count = max(min(64, *(last - first for first, last in rows.values())), 1)
     one, another = (
         scorer.embed(thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count))
         for name, (first, last) in rows.items()
     )
     cross, back = scorer.relative_similarity(one, another), scorer.relative_similarity(another, one)
     own = (scorer.relative_similarity(one, one) + scorer.relative_similarity(another, another)) / 2
-    if not same_course((cross + back.T) / 2, own):
+    if not store.same_course((cross + back.T) / 2, own):
         return 0.0, 0.0
     return float(np.diag(cross).mean()), float(np.diag(back).mean())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.inner_pictures import IN_A_PART
@@ -12,6 +13,7 @@ from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search.engine import ScoredCandidate, evidence_of
 from hapvr.search.match import Query, chance, times
+from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
 
 
@@ -69,7 +71,15 @@ def explain(
     for number, (view, found) in enumerate(zip(views, scored, strict=True)):
         names = [one.video_id for one in found]
         if not (is_candidate := video_id in names):
-            found, names = [*found, searcher.score_one(view, video_id, number=number)], [*names, video_id]
+            try:
+                alone = searcher.shortlist(view, allowed=lambda one: one == video_id)
+            except VideoError:  # the view shows nothing
+                alone = []
+            alone = alone or [Candidate(video_id=video_id, votes=0.0, windows=())]
+            compared, lost = searcher.score(view, alone, number=number)
+            if lost:
+                raise DataError(lost[video_id])
+            found, names = [*found, *compared], [*names, video_id]
         one, added = found[names.index(video_id)], dict[str, float]()
         if (model := searcher.evidence) is not None:
             parts = model.contributions(evidence_of(found))[names.index(video_id)].tolist()

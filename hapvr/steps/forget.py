@@ -14,22 +14,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data import features, frames, manifest
 from hapvr.data.filesystem import ASIDE, DataRoot
-from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import (
-    MANIFEST_STAGE,
-    VIDEOS_STAGE,
-    forget_names,
-    manifest_table,
-    read_manifest_shard,
-    shard_keys,
-    write_manifest_shard,
-)
-from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
+from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
+from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
@@ -40,6 +29,7 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
 from hapvr.search.marks import read_marks, unmark
+from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.frames import content_digest
@@ -48,14 +38,12 @@ from hapvr.steps.search_index import INDEX_NAME
 from hapvr.steps.sources import CORPUS_FOLDER, PARTS, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import download_folder
-from hapvr.steps.watch_lists import LISTS as WATCH_LISTS
-from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote, path_of_text
 
 JOURNAL = f"{MANIFEST_STAGE}/forgetting.json"
-SHARD_STAGES = (VIDEOS_STAGE, FRAMES_STAGE, FEATURES_STAGE, VIEWS_STAGE, LABELS_STAGE)
+SHARD_STAGES = (VIDEOS_STAGE, frames.STAGE, features.STAGE, VIEWS_STAGE, LABELS_STAGE)
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,11 @@ class ForgottenVideo:
     kept_out: bool
 
 
-_JOURNAL = TypeAdapter(list[ForgottenVideo])
+@dataclass(frozen=True)
+class _Journal:
+    """The file at JOURNAL."""
+
+    videos: list[ForgottenVideo]
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
@@ -78,30 +70,29 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     and what a killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is
     nothing to forget."""
     root = project.root
-    manifest = {row["video_id"]: row for row in manifest_table(root).to_pylist()}
-    videos = {}
+    listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
+    videos: dict[str, ForgottenVideo] = {}
     if root.exists(JOURNAL):
-        with root.corruption_errors(JOURNAL, hint="remove it, and name again what it names"):
-            begun = _JOURNAL.validate_python(root.read_json(JOURNAL)["videos"])
-        videos = {one.video_id: one for one in begun}
-    if unknown := [one for one in video_ids if one not in manifest and one not in videos]:
+        begun = root.read_json_as(JOURNAL, _Journal, hint="remove it, and name again what it names")
+        videos = {one.video_id: one for one in begun.videos}
+    if unknown := [one for one in video_ids if one not in listed and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
         )
-    of_source = [row for row in manifest.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
+    of_source = [row for row in listed.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
     local = (row for row in of_source if not is_remote(row["uri"]))
     wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
     wanted |= dict.fromkeys(video_ids, True)
-    inspected = inspected_videos(root, shard_keys(root))
+    inspected = inspected_videos(root, manifest.shard_keys(root))
     contents = {row["video_id"]: row["sha256"] for _, row in inspected if row["sha256"]}
     digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
-            wanted = {row["video_id"]: False for row in manifest.values() if row["source"] == name} | wanted
+            wanted = {row["video_id"]: False for row in listed.values() if row["source"] == name} | wanted
     kept = {sha256 for one, sha256 in contents.items() if one not in wanted and one not in videos}
-    for one in wanted.keys() & manifest.keys():
+    for one in wanted.keys() & listed.keys():
         sha256 = contents.get(one, "")
-        place = (manifest[one]["shard"], manifest[one]["uri"], "" if sha256 in kept else sha256)
+        place = (listed[one]["shard"], listed[one]["uri"], "" if sha256 in kept else sha256)
         videos[one] = ForgottenVideo(one, *place, wanted[one])
     if not videos:
         raise ArgumentError("forget: there is nothing to forget; name videos, or a source whose files are gone")
@@ -114,12 +105,12 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
     keys, renamed = sorted({one.shard for one in videos}), dict[str, str]()
     with root.lock("forget"):
-        root.write_json(JOURNAL, {"videos": [asdict(one) for one in videos]})
-        forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
+        root.write_json(JOURNAL, asdict(_Journal(list(videos))))
+        manifest.forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
         with root.lock(MANIFEST_STAGE):
             for key in keys:
-                rows = read_manifest_shard(root, key)
-                write_manifest_shard(root, key, [row for row in rows if row.video_id not in gone])
+                rows = manifest.read_manifest_shard(root, key)
+                manifest.write_manifest_shard(root, key, [row for row in rows if row.video_id not in gone])
         for one in (one for one in videos if is_remote(one.uri)):
             remove_fetched(one.video_id, download_folder(project) / one.shard)
         networks = root.list_folders(SEARCH)
@@ -139,10 +130,12 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):
                 unmark(root, mark.first, mark.second)
-        tables = [rows_place(stage, key) for stage in (PAIRS_STAGE, WATCH_STAGE) for key in root.list_folders(stage)]
+        tables = [
+            rows_place(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in root.list_folders(stage)
+        ]
         for place in (*tables, PICTURES_PLACE):
             _forget_in_table(root, place, values)
-        for place in (f"{WATCH_LISTS}/{name}" for name in root.list_folders(WATCH_LISTS)):
+        for place in (f"{watch_lists.LISTS}/{name}" for name in root.list_folders(watch_lists.LISTS)):
             if any(file.partition(".")[0] in values for file in root.list_files(place)):
                 root.delete_folder(place)
         root.delete(GROUPS_PLACE)  # they are made again of the pairs
@@ -163,7 +156,14 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
     root = shard.root
     with shard.lock():
         root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
-        found = _kept(shard, gone)
+        try:
+            if (found := shard.find()) is not None:
+                shard.verify()
+        except DamagedError:
+            found = None
+        if found is not None and found.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
+            donors = shard.open_data(found).read(["donor_id"])["donor_id"].unique().to_pylist()
+            found = found if gone.isdisjoint(donors) else None
         if found is None:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
@@ -174,7 +174,10 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
         rows = [row for row in found.rows() if row["video_id"] not in gone]
         own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
         if found.data_sha256:
-            _write_data(shard, found, gone)
+            videos = VideoRows(shard)
+            with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
+                for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
+                    write(videos.rows(video_id).columns)
         provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
         shard.write_index(rows, provenance=provenance, fields=own)
         renamed.update(zip(before, _digests(shard), strict=True))
@@ -182,35 +185,12 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
 
 def _digests(shard: Shard) -> list[str]:
     """What other shards, indexes and the whitening know the shard by."""
-    more = {VIDEOS_STAGE: lambda: content_digest(shard.rows()), FRAMES_STAGE: lambda: frames_digest(shard)}
+    more = {VIDEOS_STAGE: lambda: content_digest(shard.rows()), frames.STAGE: lambda: frames.frames_digest(shard)}
     return [shard.digest(), shard.data_digest(), *([more[shard.stage]()] if shard.stage in more else [])]
 
 
 def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:
     return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
-
-
-def _kept(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
-    """The index; None where the shard is unfinished or damaged, or views of other videos in it show one of these."""
-    found = shard.find()
-    try:
-        if found is None:
-            return None
-        shard.verify()
-    except DamagedError:
-        return None
-    if shard.stage not in (VIEWS_STAGE, LABELS_STAGE) or not found.data_sha256:
-        return found
-    donors = shard.open_data(found).read(["donor_id"])["donor_id"]
-    return found if gone.isdisjoint(donors.unique().to_pylist()) else None
-
-
-def _write_data(shard: Shard, found: ShardIndex, gone: frozenset[str]) -> None:
-    """The data file without these videos."""
-    videos = VideoRows(shard)
-    with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
-        for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
-            write(videos.rows(video_id).columns)
 
 
 def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> bool:

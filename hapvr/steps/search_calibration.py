@@ -5,8 +5,8 @@ Here the searches are for edits of the collection's own frames; `hapvr.steps.cal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -40,26 +40,17 @@ from hapvr.video.frames import decode_jpegs, encode_jpeg
 MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
 """Videos that are searched, and their frames: memory holds the descriptors."""
 EDITED_VIDEOS = 20
-EDITS_EACH = 2
 INNER_EDIT = "picture_in_picture"
 """What every edited video is also shown in, so that matches by an inner picture are known well enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
-RANKED = 10
-"""Other videos of each search that the calibration sees, the most similar ones."""
-OTHER_FRAMES = 120
 COPY_SIMILARITY = 0.75
 """Two videos of the collection that are as similar as this, or share two pictures, may be copies: such pairs are not fitted on."""
 
 
-@dataclass(frozen=True, eq=False)
-class Searched:
-    """features: [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate, and
-    which are matches, [N]. group: searches of one group are fitted or predicted together."""
-
-    features: Floats
-    is_match: NDArray[np.bool_]
-    group: str
+Searched = tuple[Floats, NDArray[np.bool_], str]
+"""Features [V, N, F] of the candidates of a search by each view, not a number where one did not find a candidate; which are
+matches, [N]; and a group: searches of one group are fitted or predicted together."""
 
 
 def fit_on_edits(
@@ -79,26 +70,34 @@ def fit_on_edits(
     for number, video_id in enumerate(order):
         progress(number, 2 * len(order))
         views = candidates_of(engine, engine.collection.whole(video_id))
-        copies = {one.video_id for view in views for one in view if _may_be_copy(one)}
+        found = [one for view in views for one in view]
+        copies = {one.video_id for one in found if one.similarity >= COPY_SIMILARITY or one.num_pictures > 1}
         near[video_id] = frozenset(copies | {video_id})
         searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
     for number, video_id in enumerate(order):
         progress(len(order) + number, 2 * len(order))
         donor = order[number - 1]
-        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:EDITS_EACH]
+        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:2]
         kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
         for clip, combined in edited_parts(project, engine, video_id, donor, kinds):
             hidden = near[video_id] - {video_id} | (near[donor] - {video_id} if combined else frozenset())
             shown = candidates_of(engine, clip)
             searches += known(shown, matches=frozenset({video_id}), hidden=hidden, group=video_id)
     matches, others = np.zeros(0), np.zeros(0)
-    for one in searches:
-        whole = one.features[0, :, FEATURES.index("similarity")]
-        matches = np.append(matches, whole[one.is_match & np.isfinite(whole)])
-        others = np.append(others, np.sort(whole[~one.is_match & np.isfinite(whole)])[-RANKED:])
+    for features, is_match, _ in searches:
+        whole = features[0, :, FEATURES.index("similarity")]
+        matches = np.append(matches, whole[is_match & np.isfinite(whole)])
+        others = np.append(others, np.sort(whole[~is_match & np.isfinite(whole)])[-10:])  # the most similar ones
     calibration = None
     if min(len(matches), len(others)) >= MIN_PAIRS:
-        threshold = _frame_threshold(engine, order)
+        pairs = list(combinations(order, 2))
+
+        def similarities(place: int) -> Floats:
+            videos = (thin(engine.collection.whole(one), 120) for one in pairs[place])
+            first, second = (engine.scorer.embed(video) for video in videos)
+            return engine.scorer.relative_similarity(first, second)
+
+        threshold = frame_threshold(len(pairs), similarities)
         calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
     return fit(searches, source=source), calibration
 
@@ -119,28 +118,26 @@ def edited_parts(
     project: Project, engine: SearchEngine, video_id: str, donor_id: str, kinds: Iterable[str]
 ) -> Iterator[tuple[SampledFeatures, bool]]:
     """A part of a video after each edit of ALL_EDITS, and whether the donor shows in it."""
-    frames, donor = (_frames(project, engine.collection.shard_of[one], one) for one in (video_id, donor_id))
+    parts: list[NDArray[np.uint8]] = []
+    for one in (video_id, donor_id):
+        jpegs = open_frames(project, engine.collection.shard_of[one]).read(one).jpegs
+        first = int(numpy_rng(0, "part", one).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
+        parts.append(decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1))
+    frames, donor = parts
     for kind in kinds:
         edit = ALL_EDITS[kind]
         edited = edit.apply(frames, donor, engine.scorer.sampling.fps, numpy_rng(0, "edit", video_id, kind))
         yield engine.scorer.sampled(list(map(encode_jpeg, edited))), edit.combines
 
 
-def _frames(project: Project, key: str, video_id: str) -> NDArray[np.uint8]:
-    """[N, H, W, 3], a part of a video as it is stored."""
-    jpegs = open_frames(project, key).read(video_id).jpegs
-    first = int(numpy_rng(0, "part", video_id).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
-    return decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1)
+def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
+    """What FRAME_QUANTILE of some pairs of different videos stay below with their most similar consecutive frames. A single
+    frame would not do: unrelated videos share black frames and titles.
 
-
-def _frame_threshold(engine: SearchEngine, ids: Sequence[str]) -> float:
-    """What FRAME_QUANTILE of the pairs of different videos stay below with their most similar consecutive frames."""
-    pairs = list(combinations(ids, 2))
-    runs = []
-    for place in numpy_rng(0, "frame threshold").permutation(len(pairs))[:FRAME_PAIRS]:
-        videos = (thin(engine.collection.whole(one), OTHER_FRAMES) for one in pairs[place])
-        first, second = (engine.scorer.embed(video) for video in videos)
-        runs.append(best_run(engine.scorer.relative_similarity(first, second)))
+    count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number.
+    """
+    chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()
+    runs = [best_run(similarities(place)) for place in chosen]
     return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
 
 
@@ -159,12 +156,8 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
     description = read_description(bundle)
     scorer = load_bundle(bundle, device=project.config.device)
-    collection = SearchableCollection(
-        project.root,
-        shard_of,
-        require=lambda settings: description.require_features(bundle, settings),
-        extras=scorer.networks.needs_extras,
-    )
+    require, extras = partial(description.require_features, bundle), scorer.networks.needs_extras
+    collection = SearchableCollection(project.root, shard_of, require=require, extras=extras)
     blank = np.zeros((0, 0), np.float32)
     if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
         pictures = blank_pictures(description.crop_px)
@@ -210,16 +203,14 @@ def known(
         features[number, [place[one.video_id] for one in view]] = evidence_of(view)
     is_match = np.array([name in matches for name in place], bool)
     for kept in (np.ones_like(is_match), ~is_match)[not matches :] if place else ():
-        yield Searched(features[:, kept], is_match[kept], group)
-
-
-def _may_be_copy(one: ScoredCandidate) -> bool:
-    return one.similarity >= COPY_SIMILARITY or one.num_pictures > 1
+        yield features[:, kept], is_match[kept], group
 
 
 def fit(searches: Sequence[Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
-    candidates = [(one.features, one.is_match) for one in searches]
+    """The model of evidence; why not, where there are too few searches."""
     try:
-        return fit_evidence(candidates, [one.group for one in searches], source=source)
+        return fit_evidence(
+            [(found, match) for found, match, _ in searches], [name for *_, name in searches], source=source
+        )
     except ArgumentError as error:
         return str(error)

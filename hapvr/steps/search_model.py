@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
 
 REGISTERED = "models:/"
-DIGITS = 16
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,39 +56,34 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
     named = uri or _champion(project)
     named = pinned_uri(named, project.tracking_uri) if named.startswith(REGISTERED) else os.path.abspath(named)
     place = _place(project, named)
-    if (place / SCORER_FILE).is_file():
-        description, network_folder = read_description(place), place / NETWORK_FOLDER
-        if isinstance(description.onnx, ONNXRecord):
-            networks, found = ONNXNetworks(place, description.onnx), read_network(network_folder)
-            return SearchModel(
-                uri=named,
-                digest=stored_network_digest(network_folder),
-                dims=found.dims,
-                embedding_dims=networks.settings.binary_bits or found.dims,
-                needs_extras=False,
-                embed=networks.embed,
-                description=description,
-            )
-    import torch
+    description = read_description(place) if (place / SCORER_FILE).is_file() else None
+    if description is not None and isinstance(description.onnx, ONNXRecord):
+        networks, found = ONNXNetworks(place, description.onnx), read_network(place / NETWORK_FOLDER)
+        digest, dims, needs_extras = stored_network_digest(place / NETWORK_FOLDER), found.dims, False
+        embedding_dims, embed = networks.settings.binary_bits or dims, networks.embed
+    else:
+        import torch
 
-    from hapvr.networks.extract import choose_device
-    from hapvr.scorer.bundle import load_similarity_model
+        from hapvr.networks.extract import choose_device
+        from hapvr.scorer.bundle import load_similarity_model
 
-    model, device = load_similarity_model(place), choose_device(project.config.device)
-    network = model.network.to(device)
+        device = choose_device(project.config.device)
+        network = load_similarity_model(place).network.to(device)
+        digest, dims, needs_extras = network_digest(network), network.dims, network.needs_extras
+        embedding_dims = network.embedding_dims
 
-    def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            return np.asarray(network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy())
+        def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
+            with torch.inference_mode():
+                return np.asarray(network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy())
 
     return SearchModel(
         uri=named,
-        digest=network_digest(network),
-        dims=network.dims,
-        embedding_dims=network.embedding_dims,
-        needs_extras=network.needs_extras,
+        digest=digest,
+        dims=dims,
+        embedding_dims=embedding_dims,
+        needs_extras=needs_extras,
         embed=embed,
-        description=model.description,
+        description=description,
     )
 
 
@@ -151,9 +145,9 @@ def network_digest(network: VideoNetwork) -> str:
     """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
     from hapvr.networks.weights import state_sha256
 
-    return digest_of([network.scoring_settings(), state_sha256(network.state_dict())])[:DIGITS]
+    return digest_of([network.scoring_settings(), state_sha256(network.state_dict())])[:16]
 
 
 def stored_network_digest(folder: Path) -> str:
     """`network_digest` of the network in a folder of `save_network`, without torch. Raises DataError for a damaged one."""
-    return digest_of([read_network(folder).scoring_settings(), weights_sha256(folder)])[:DIGITS]
+    return digest_of([read_network(folder).scoring_settings(), weights_sha256(folder)])[:16]

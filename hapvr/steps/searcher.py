@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.errors import ArgumentError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.files import file_sha256
 from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
-from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.description import read_description
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
-from hapvr.scorer.segments import Segment
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
-from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
-from hapvr.search.engine import ScoredCandidate, SearchEngine
-from hapvr.search.index import FrameIndex
-from hapvr.search.marks import Mark, read_marks
+from hapvr.search.engine import SearchEngine
+from hapvr.search.marks import read_marks
 from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
-from hapvr.search.votes import Candidate
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
-STALE_SHOWN = 3
-"""Lost candidates that a warning names."""
-
-Timed = Callable[[str], AbstractContextManager[object]]
-"""Given the name of a part of a search, measures how long a block takes."""
-
 UNSURE = "unsure: the model was fitted on no searches, so it does not say how sure it is"
 
 
@@ -79,7 +67,7 @@ class Searcher(SearchEngine):
     version that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE
     of the queries show something of the collection, and find as many copies of it as its videos have. model:
     `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage: what is wrong with the files of the
-    index that were checked.
+    index that were checked; then nothing is answered. warnings: what every answer says of the model.
     """
 
     project: Project
@@ -90,7 +78,7 @@ class Searcher(SearchEngine):
     model: str = ""
     untrained: bool = False
     damage: list[str] = field(default_factory=list)
-    _registry_warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @staticmethod
     def open(
@@ -110,16 +98,12 @@ class Searcher(SearchEngine):
         index = current.open(root, settings)
         index.read_hashes()
         shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
-        copies = float(stamp(groups, "copies") or 0.0)
+        require, copies = partial(read_description(folder).require_features, folder), stamp(groups, "copies")
+        share = ASKED_SHARE * (1 + float(copies or 0)) / max(min(settings.candidates, len(shard_of)), 1)
         searcher = Searcher(
             scorer=scorer,
             index=index,
-            collection=SearchableCollection(
-                root,
-                shard_of,
-                require=partial(read_description(folder).require_features, folder),
-                extras=scorer.networks.needs_extras,
-            ),
+            collection=SearchableCollection(root, shard_of, require=require, extras=scorer.networks.needs_extras),
             num_videos=len(shard_of),
             blank=read_blank(root, current.digest),
             candidates=settings.candidates,
@@ -127,7 +111,7 @@ class Searcher(SearchEngine):
             project=project,
             current=current,
             indexed=index.shard_digests(),
-            prior=min(ASKED_SHARE * (1 + copies) / max(min(settings.candidates, len(shard_of)), 1), ASKED_SHARE),
+            prior=min(share, ASKED_SHARE),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=model_name(project, model or current.model),
             untrained=is_untrained(folder),
@@ -137,40 +121,8 @@ class Searcher(SearchEngine):
 
     def look_at_registry(self) -> None:
         """Bring `warnings` up to date with the registry, whose versions come and go while a searcher is open."""
-        if self.follows_registry:
-            self._registry_warnings = registry_warnings(self.project, self.current)
-
-    def verify_in_background(self, passed: set[str]) -> None:
-        """Read every file of the index meanwhile; once one is found damaged, searches raise DamagedError.
-
-        passed: digests of files that need not be read again, see `FrameIndex.verify`.
-        """
-
-        index = self.index
-        assert isinstance(index, FrameIndex)
-
-        def verify() -> None:
-            with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
-                self.damage.extend(index.verify(passed, until=lambda: not threading.main_thread().is_alive()))
-
-        # No daemon: Python ends those inside of native code, which aborts the process.
-        threading.Thread(target=verify, name="verify-index").start()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What every answer says of the model."""
-        return (*([self.scorer.warning] if self.scorer.warning else ()), *self._registry_warnings)
-
-    @property
-    def name(self) -> str:
-        """Of the model, as people read it."""
-        return f"{self.model}, untrained" if self.untrained else self.model
-
-    def require_evidence(self) -> EvidenceModel:
-        """How the model weighs what a search knows. Raises DataError from a model that was fitted on no searches."""
-        if self.evidence is None:
-            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
-        return self.evidence
+        said = registry_warnings(self.project, self.current) if self.follows_registry else ()
+        self.warnings = (*([self.scorer.warning] if self.scorer.warning else ()), *said)
 
     def search(
         self, query: str | Path, options: SearchOptions | None = None, *, access: Access | None = None
@@ -216,11 +168,11 @@ class Searcher(SearchEngine):
         options: SearchOptions,
         *,
         deadline: Deadline = NEVER,
-        timed: Timed = lambda _: nullcontext(),
+        timed: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> SearchAnswer:
         """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes.
 
-        timed: is entered for `embed`, `shortlist`, `score` and `segments`.
+        timed: measures a block, by its name: `embed`, `find` and `segments`.
         """
         if self.damage:
             raise DamagedError(self.damage[0])
@@ -230,52 +182,61 @@ class Searcher(SearchEngine):
             views = self.views_of(query, options, deadline)
         with timed("find"):
             candidates, lost = self.find(views, allowed=self.allowed(query, options), deadline=deadline)
-        wanted = list(islice(self._wanted(candidates, query, options), options.top))
-        with timed("segments"):
-            located = [
-                self.segments(views[one.view], one, deadline) if options.segments else None for one, *_ in wanted
-            ]
         times_s = views[0].clock.times_s
         seconds = times_s[-1] + 1 / self.scorer.sampling.fps - times_s[0]
-        matches: list[Match] = []
-        for (candidate, probability, mark, same_file), segments in zip(wanted, located, strict=True):
-            said, by, since = ("", "", "") if mark is None else (mark.verdict, mark.by, mark.since)
-            covered: tuple[float | None, float | None] = (None, None)
-            if segments is not None:
-                covered = coverage(segments, query_s=seconds, reference_s=candidate.seconds)
-            path = self.collection.metadata.of(candidate.video_id).path
-            matches.append(
-                Match(
-                    query=query.name,
-                    reference=candidate.video_id,
-                    rank=len(matches) + 1,
-                    similarity=candidate.similarity,
-                    probability=probability,
-                    segments=segments or (),
-                    query_covered=covered[0],
-                    reference_covered=covered[1],
-                    mark=said,
-                    marked_by=by,
-                    marked_since=since,
-                    verdict=verdict_of(probability, mark=said, same_file=same_file),
-                    same_file=same_file,
-                    inner_picture=candidate.view > 0,
-                    offline=path is not None and not os.path.exists(path),
+        marks, prior, matches = read_marks(self.project.root), options.prior or self.prior, list[Match]()
+        with timed("segments"):
+            for one in candidates:
+                if len(matches) == options.top:
+                    break
+                file, probability = self.collection.metadata.of(one.video_id), self.probability(one, prior=prior)
+                same_file, mark = file.sha256 == query.sha256, marks.of(query.sha256, file.sha256)
+                if same_file and probability is not None:
+                    probability = 1.0
+                likely = (probability or 0.0) >= options.min_probability
+                if not (mark.verdict == "match" if mark else likely):  # what people said comes before the model
+                    continue
+                said, by, since = (mark.verdict, mark.by, mark.since) if mark else ("", "", "")
+                segments = self.segments(views[one.view], one, deadline) if options.segments else ()
+                covered: tuple[float | None, float | None] = (None, None)
+                if options.segments:
+                    covered = coverage(segments, query_s=seconds, reference_s=one.seconds)
+                matches.append(
+                    Match(
+                        query=query.name,
+                        reference=one.video_id,
+                        rank=len(matches) + 1,
+                        similarity=one.similarity,
+                        probability=probability,
+                        segments=segments,
+                        query_covered=covered[0],
+                        reference_covered=covered[1],
+                        mark=said,
+                        marked_by=by,
+                        marked_since=since,
+                        verdict=verdict_of(probability, mark=said, same_file=same_file),
+                        same_file=same_file,
+                        inner_picture=one.view > 0,
+                        offline=file.path is not None and not os.path.exists(file.path),
+                    )
                 )
-            )
-        evidence = self.evidence
+        warnings = self.warnings
+        if lost:
+            shown = ", ".join(sorted(lost)[:3])
+            said = f"{len(lost)} videos of the index have no features any more ({shown})"
+            warnings = (*warnings, f"{said}; `hapvr index update` forgets them")
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
             matches=tuple(matches),
             seconds=seconds,
-            prior=None if evidence is None else (options.prior or self.prior),
+            prior=None if self.evidence is None else prior,
             compared=len(candidates),
             videos=self.num_videos,
-            warnings=self.warnings if not lost else (*self.warnings, _lost_warning(lost)),
+            warnings=warnings,
             model=self.model,
             untrained=self.untrained,
-            precision=None if evidence is None else DEFAULT_PRECISION,
+            precision=None if self.evidence is None else DEFAULT_PRECISION,
         )
 
     def views_of(self, query: Query, options: SearchOptions, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
@@ -290,45 +251,6 @@ class Searcher(SearchEngine):
         if not options.folder and not query.video_id:
             return None
         return lambda video_id: video_id.startswith(options.folder) and video_id != query.video_id
-
-    def find_copies(
-        self, video_id: str, *, least_probability: float
-    ) -> list[tuple[ScoredCandidate, tuple[Segment, ...]]]:
-        """Other videos that share footage with one of the collection, the likeliest first, and the common parts.
-
-        None for a video that shows nothing. Raises DataError as `require_evidence` does.
-        """
-        self.require_evidence()
-        query = self.scorer.embed(self.collection.whole(video_id))
-        try:
-            candidates, _ = self.score(query, self.shortlist(query, allowed=lambda one: one != video_id))
-        except VideoError:
-            return []
-        return [
-            (candidate, self.segments(query, candidate))
-            for candidate in candidates
-            if (self.probability(candidate) or 0.0) >= least_probability
-        ]
-
-    def score_one(self, query: EmbeddedVideo, video_id: str, *, number: int = 0) -> ScoredCandidate:
-        """A video as if it were the only candidate. number: of the view. Raises DataError where it has no features."""
-        try:
-            found = self.shortlist(query, allowed=lambda one: one == video_id)
-        except VideoError:  # the query shows nothing
-            found = []
-        alone = found or [Candidate(video_id=video_id, votes=0.0, windows=())]
-        scores, lost = self.score(query, alone, number=number)
-        if lost:
-            raise DataError(lost[video_id])
-        return scores[0]
-
-    def within(self, key: str) -> Searcher:
-        """A searcher of one shard, which is compared exactly: no other shard's video takes a place among the nearest.
-
-        Raises DataError and DamagedError where its descriptors cannot be read.
-        """
-        rows = searchable(descriptor_shard(self.project.root, self.current.digest, key))
-        return replace(self, index=ShardIndex(rows), num_videos=len(self.collection.video_ids(key)))
 
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
         """How similar the frames of a query and of a video of the collection are, by the view of the query that is closest.
@@ -354,28 +276,13 @@ class Searcher(SearchEngine):
         )
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
-        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and as `require_evidence` does."""
-        self.require_evidence()  # without it nobody knows what is a match
+        """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and from a model that was
+        fitted on no searches: nobody knows what is a match then."""
+        if self.evidence is None:
+            raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
         if key not in self.indexed:
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
         return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
-
-    def _wanted(
-        self, candidates: Sequence[ScoredCandidate], query: Query, options: SearchOptions
-    ) -> Iterator[tuple[ScoredCandidate, float | None, Mark | None, bool]]:
-        """Candidates that may be shown, with their probability, mark, and whether they are the query's own file: what people
-        said comes before the model."""
-        marks = read_marks(self.project.root)
-        for one in candidates:
-            content = self.collection.metadata.of(one.video_id).sha256 if query.sha256 else ""
-            same_file = content != "" and content == query.sha256
-            probability = self.probability(one, prior=options.prior or self.prior)
-            if same_file and probability is not None:
-                probability = 1.0
-            mark = marks.of(query.sha256, content) if query.sha256 else None
-            unlikely = (probability or 0.0) < options.min_probability
-            if not unlikely if mark is None else mark.verdict == "match":
-                yield one, probability, mark, same_file
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
@@ -396,8 +303,3 @@ def search_fingerprint(
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint
-
-
-def _lost_warning(lost: Mapping[str, str]) -> str:
-    shown = ", ".join(sorted(lost)[:STALE_SHOWN])
-    return f"{len(lost)} videos of the index have no features any more ({shown}); `hapvr index update` forgets them"

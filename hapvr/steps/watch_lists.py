@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DataError, VideoError
 from hapvr.files import file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
+from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Query, printable
@@ -47,12 +49,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class WatchQuery:
-    """A file of a list. problem: why it cannot be read, if so; then sha256 is empty."""
+    """A file of a list. sha256: "" where it cannot be read."""
 
     watch_list: WatchList
     path: Path
     sha256: str
-    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -66,8 +67,8 @@ class WatchMatches:
 
     table: pa.Table
     done: bool
-    announced: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+    announced: int
+    failed: dict[str, str]
 
 
 def watch_lists(project: Project) -> list[WatchList]:
@@ -93,17 +94,34 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     words = re.sub(r"[^a-z0-9]+", "-", Path(query.name).stem.lower())[:40].strip("-")
     name = f"{words or 'query'}-{query.sha256[:8]}"
     known = suffix in VIDEO_SUFFIXES or is_picture(Path(query.name))
-    with (
-        root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy,
-        file.open("rb") as source,
-    ):
+    with root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy, file.open("rb") as source:
         shutil.copyfileobj(source, copy)
     return name
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
     """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there."""
-    return [query for one in watch_lists(project) for query in _queries(project, one)]
+    found = []
+    for one in watch_lists(project):
+        path = project.path(Path(one.path))
+        try:
+            if path.is_dir():
+                files = sorted(
+                    file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
+                )
+            else:
+                require_regular(path)
+                lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+                files = [path.parent / line for line in lines if line and not line.startswith("#")]
+        except (OSError, ValueError) as error:
+            said = f"{path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
+            raise ConfigError(f"watch.lists: {one.name}: {said}") from error
+        for file in files:
+            sha256 = ""
+            with suppress(OSError, ValueError):  # the search says why it cannot be read
+                sha256 = file_sha256(file)
+            found.append(WatchQuery(one, file, sha256))
+    return found
 
 
 def make_watch_matches(
@@ -111,7 +129,6 @@ def make_watch_matches(
 ) -> WatchMatches:
     """Compare all queries with a shard of the index; one that is unchanged is left alone.
 
-    The shard's own descriptors are compared exactly, so that other shards, however alike, take no place among the nearest.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
     only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
     model without calibration.
@@ -122,26 +139,29 @@ def make_watch_matches(
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
         if done := stamp(table) != wanted:
-            within = searcher.within(key)
+            # the shard alone, compared exactly: no other shard's video takes a place among the nearest
+            described = searchable(descriptor_shard(root, searcher.current.digest, key))
+            count = len(searcher.collection.video_ids(key))
+            within = replace(searcher, index=ShardIndex(described), num_videos=count)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             since = {_event(row): row["since"] for row in table.to_pylist()}
             rows: list[dict[str, Any]] = []
             for number, query in enumerate(queries):
                 progress(number, len(queries))
-                problem = query.problem
                 try:
-                    rows += [] if problem else _compare(within, query)
+                    rows += _compare(within, query)
                 except (VideoError, DataError) as error:
-                    problem = str(error)
-                if problem:
-                    failed[f"{query.watch_list.name}: {query.name}"] = printable(problem)
+                    failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
             write_rows(root, place, table, fingerprint="" if failed else wanted)
     wished = project.config.watch.webhook is not None and not searcher.scorer.warning
-    announced = AlertOutbox(root).put(_messages(table)) if wished else 0
-    return WatchMatches(table, done, announced, failed)
+    messages = {}
+    for row in table.to_pylist() if wished else ():
+        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
+        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
+    return WatchMatches(table, done, AlertOutbox(root).put(messages) if wished else 0, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
@@ -158,30 +178,6 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     return sorted(
         rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
     )
-
-
-def _queries(project: Project, one: WatchList) -> list[WatchQuery]:
-    path = project.path(Path(one.path))
-    try:
-        if path.is_dir():
-            files = sorted(
-                file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
-            )
-        else:
-            require_regular(path)
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-            files = [path.parent / line for line in lines if line and not line.startswith("#")]
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"watch.lists: {one.name}: {path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
-        ) from error
-    found = []
-    for file in files:
-        try:
-            found.append(WatchQuery(one, file, file_sha256(file)))
-        except (OSError, ValueError) as error:
-            found.append(WatchQuery(one, file, "", problem=f"{file} cannot be read ({error})"))
-    return found
 
 
 def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
@@ -210,12 +206,3 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
 def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """What makes a match the same one as before."""
     return row["watch_list"], row["query_sha256"], row["video_sha256"]
-
-
-def _messages(table: pa.Table) -> Mapping[str, str]:
-    """Id -> JSON of every match."""
-    messages = {}
-    for row in table.to_pylist():
-        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
-        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
-    return messages

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hapvr.search import marks
 from hapvr.steps.duplicates import RANDOM_WEIGHTS
 from hapvr.steps.watch_lists import watch_queries
 from tests.scorer.bundles import scene, write_scenes
@@ -79,6 +80,7 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
     project = copied(collection, tmp_path)
     place = project.root.local_path("search/current.json")
     whole = place.read_bytes()
+    marks.mark(project.root, SHORT, COPY, "match")
     place.unlink()
     with serving(project) as client:
         assert client.get("/health").status == 200
@@ -87,6 +89,7 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
             assert "`hapvr index build` makes one" in missing.json["error"]
             assert str(tmp_path) not in missing.json["error"]
         assert "hapvr index build" in client.get("/index").json["problem"]
+        assert [row["in_collection"] for row in client.get("/pairs").json["marks"]] == [False]
         for damaged in (b"", b'{"place": 1}', whole[:20]):
             place.write_bytes(damaged)
             answer = client.get("/videos")
@@ -160,7 +163,7 @@ def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> No
 
 def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """202 with the address of the job, which tells the end; a job can be asked for again, and ended."""
-    monkeypatch.setattr("hapvr.serving.routes.ANSWER_WITHIN_S", 0)
+    monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
     begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
     assert (begun.status, begun.headers["location"]) == (202, f"/jobs/{begun.json['job']}")
     done = client.ended(begun)

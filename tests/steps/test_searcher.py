@@ -106,7 +106,7 @@ def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(searcher
     assert found.views[0].found.candidate.windows[0].offset_s == 25
     assert found.views[0].segments
     added = max(sum(view.log_odds.values()) for view in found.views)
-    assert best.probability == pytest.approx(searcher.require_evidence().probability(added, prior=searcher.prior))
+    assert best.probability == pytest.approx(searcher.evidence.probability(added, prior=searcher.prior))
     other = explain(searcher, query, "in/short.mp4", SearchOptions(top=1))
     assert other.outcome == "left out: 1 are better"
     unlikely = explain(searcher, query, "in/short.mp4", SearchOptions(min_probability=0.9))

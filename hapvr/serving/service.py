@@ -1,0 +1,147 @@
+"""What the endpoints share: the service, what requests give, and who may ask: bearer tokens, of which a file has the digests,
+and a ticket for what browsers load without headers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field
+
+from hapvr.errors import ConfigError
+from hapvr.files import require_regular
+from hapvr.scorer.access import access_from_environment, limits_from_environment
+from hapvr.search.marks import LOCAL_USER
+from hapvr.serving.collection import Collection, OpenIndex
+from hapvr.serving.jobs import DuplicateJob, SearchJobs
+from hapvr.serving.metrics import Metrics
+from hapvr.serving.refusals import Refusal
+from hapvr.steps.project import Project
+
+Name = Annotated[str, Field(max_length=4096)]
+SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+Offset = Annotated[int, Field(ge=0)]
+
+_LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
+_BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
+
+
+class Values(BaseModel):
+    """What a request gives; other names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Service:
+    """What the endpoints share."""
+
+    def __init__(self, project: Project, *, model: str | None = None, token_file: Path | None = None) -> None:
+        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError for a wrong file, and for
+        wrong values of the environment."""
+        self.project = project
+        self.limits = limits_from_environment(project.config.serving)
+        self.access = access_from_environment()
+        self.collection = Collection(project, model=model)
+        self.jobs = SearchJobs()
+        self.duplicate_job = DuplicateJob()
+        self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
+        # lets browsers load pictures and videos, until the service ends
+        self.ticket = "" if token_file is None else secrets.token_hex()
+        self.metrics = Metrics(self.jobs, self.collection)
+        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
+        # for what reads frames and compares pairs: few at once, so that other requests find free threads
+        self.reading = anyio.CapacityLimiter(4)
+
+
+async def service_of(request: Request) -> Service:
+    """The service of the app that got a request."""
+    found: Service = request.app.state.service
+    return found
+
+
+ServiceOf = Annotated[Service, Depends(service_of)]
+
+
+def index_of(service: ServiceOf) -> OpenIndex:
+    """The index of this moment. Raises DataError where there is none."""
+    return service.collection.current()
+
+
+async def place_of(request: Request, service: ServiceOf) -> AbstractContextManager[None]:
+    """A place among the searches for the sender of a request, see `SearchJobs.place`."""
+    return service.jobs.place(request.client.host if request.client else "")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who asks: by what name, and whether they may change marks and start work or only read."""
+
+    name: str
+    may_mark: bool
+
+
+def read_tokens(path: Path) -> dict[str, Caller]:
+    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read too.
+
+    Raises ConfigError for a file that others can read or change, and for a line that says something else.
+    """
+    try:
+        require_regular(path)
+        with path.open(encoding="utf-8") as file:
+            mode, lines = os.fstat(file.fileno()).st_mode, file.read().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens") from error
+    if mode & 0o077:
+        raise ConfigError(f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`")
+    found: dict[str, Caller] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            parts = _LINE.fullmatch(line.strip())
+            if parts is None:  # it may be a token itself, so it is not shown
+                wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal"
+                raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
+            name, role, digest = parts.groups()
+            found[digest] = Caller(name, may_mark=role == "mark")
+    return found
+
+
+async def caller_of(
+    request: Request, service: ServiceOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+) -> Caller:
+    """Who sent a request: by a token, or by the ticket for what a browser loads without headers. Raises Refusal `no_token`
+    for nobody that is known."""
+    if service.bearers is None:
+        return Caller(LOCAL_USER, may_mark=True)
+    token = given.credentials if given else ""
+    found = service.bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
+    if found is None and request.url.path.startswith(("/media/", "/thumbnails/")):
+        ticket = request.query_params.get("ticket", "")
+        if hmac.compare_digest(ticket.encode(), service.ticket.encode()):
+            return Caller("ticket", may_mark=False)
+    if found is None:
+        sentence = "token: this service answers to those with a token; send it as `Authorization: Bearer TOKEN`"
+        raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
+    return found
+
+
+async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
+    if not caller.may_mark:
+        raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")
+    return caller
+
+
+IndexOf = Annotated[OpenIndex, Depends(index_of)]
+PlaceOf = Annotated[AbstractContextManager[None], Depends(place_of)]
+MarkerOf = Annotated[Caller, Depends(marker_of)]
