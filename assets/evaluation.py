@@ -53,8 +53,8 @@ def _table(name: str, scores: "BenchmarkScores") -> str:
 
     counts = scores.results[TRAINED].availability
     scored = (
-        f"{counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
-        f"{counts.num_references} references scored"
+        f"{counts['num_queries_scored']} of {counts['num_queries']} queries and {counts['num_references_scored']} of "
+        f"{counts['num_references']} references scored"
     )
     return (
         f"**{name}**: {scored}\n\n{metrics_markdown({row: result.metrics for row, result in scores.results.items()})}"

@@ -17,7 +17,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys

@@ -12,7 +12,7 @@ from itertools import cycle, groupby, islice, pairwise, product
 from pathlib import Path
 from typing import Literal, get_args
 
-from hapvr.benchmark.definitions.catalog import is_complete, write_clips
+from hapvr.benchmark.definition import is_complete, write_clips
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,

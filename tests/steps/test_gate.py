@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
 from hapvr.scorer.description import read_calibration
