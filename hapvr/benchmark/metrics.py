@@ -70,13 +70,6 @@ def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generato
     return rng.multinomial(num_queries, np.full(num_queries, 1 / num_queries), size=num_samples).astype(np.float64)
 
 
-def bootstrap_mean_ap(per_query: Floats, weights: Floats) -> Floats:
-    """Mean AP [B] of bootstrap samples; NaN if a sample drew no query that counts. per_query: [Q]; weights: [B, Q]."""
-    num = weights.sum(axis=1)
-    means: Floats = np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
-    return means
-
-
 def bootstrap_micro_ap(
     ranked: list[tuple[Floats, Bools]], *, num_relevant: Ints, weights: Floats, block: int = 2048
 ) -> Floats:

@@ -16,8 +16,6 @@ from hapvr.errors import ConfigError
 from hapvr.settings import GateConfig
 
 BOOTSTRAP_SAMPLES = 2000
-ALWAYS_REQUIRED = (PARTS_TASK,)
-"""Tasks that must not get worse wherever they are measured."""
 
 
 class Difference:
@@ -95,8 +93,8 @@ def decide(
 
     differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
     Worse: it is behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the
-    target metrics, and ALWAYS_REQUIRED. Raises ConfigError if no target metric, or not every metric of `required_metrics`,
-    was measured.
+    target metrics, and PARTS_TASK wherever it is measured. Raises ConfigError if no target metric, or not every metric of
+    `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
     names = {task for task, _ in measured}
@@ -108,7 +106,7 @@ def decide(
             f"{', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
-    required = (*(config.required_metrics or target_metrics), *ALWAYS_REQUIRED)
+    required = (*(config.required_metrics or target_metrics), PARTS_TASK)
     metrics = tuple(difference for task, difference in measured if task in required)
     means = (float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger"))
     samples = np.mean([one.samples for one in targets], axis=0)

@@ -30,8 +30,7 @@ class TaskResult:
 
     value: ties in row order, as published numbers are. order_free: tied scores share the worst rank.
     interval: 95 % bootstrap interval over queries, where asked for.
-    num_queries: those that count; num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those
-    that were ranked.
+    num_queries: those that count; num_relevant: pairs in the ground truth under the policy.
     """
 
     task: str
@@ -41,7 +40,6 @@ class TaskResult:
     interval: tuple[float, float] | None
     num_queries: int
     num_relevant: int
-    num_relevant_scored: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +123,6 @@ def evaluate(
                 interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
-                num_relevant_scored=int(truth.relevant.sum()),
             )
         )
     return EvaluationResult(
@@ -158,8 +155,11 @@ def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | 
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
-    measured = np.array(rows)
-    samples = None if weights is None else metrics.bootstrap_mean_ap(measured[:, 0], weights[:, truth.counted])
+    measured, samples = np.array(rows), None
+    if weights is not None:
+        drawn = weights[:, truth.counted]
+        num = drawn.sum(axis=1)  # NaN is the mean of none
+        samples = np.divide(drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0)
     return measured.mean(axis=0), samples
 
 

@@ -100,9 +100,8 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
     if task.ignored:
         ranked &= ~_labelled_pairs(definition, task.ignored)
     if not task.query_stays:
-        ranked &= ~_pairs_in(
-            definition, pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
-        )
+        with_itself = pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
+        ranked &= ~_pairs_in(definition, with_itself)
     return ranked
 
 

@@ -39,7 +39,6 @@ from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
 GENERATOR_VERSION = 4
-COPIES_TIMEOUT_S = 3600.0
 MAX_QUERIES = 100
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
@@ -166,26 +165,26 @@ def _build_benchmark(
     """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns queries that failed.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more
-    than MAX_QUERIES queries the others are distractors. donors: clips for the edits that combine two videos. None of them
-    may be a query, since its footage in another query's copy would count as a false match; without donors there are no such
-    edits. Raises DataError if no query can be decoded.
+    than MAX_QUERIES queries the others are distractors. donors: clips, at least one, for the edits that combine two videos.
+    None of them may be a query, since its footage in another query's copy would count as a false match. Raises DataError if
+    no query can be decoded.
     """
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
-    tasks: list[tuple[UserClip, UserClip | None, tuple[str, ...]]] = []
+    tasks = []
     for query, *_ in queries:
         # other donors leave the draw as it is, unless they are preferred
-        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256), default=None)
-        tasks.append((query, donor, _kinds(query, edits=edits, combine=donor is not None)))
+        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256))
+        tasks.append((query, donor, _kinds(query, edits)))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
-    files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks if donor is not None}
+    files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks}
     settings = {"version": GENERATOR_VERSION, "name": folder.name, "edits": edits}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
         times: dict[str, dict[str, list[Times]]] = {}
         failures: dict[str, str] = {}
-        limits = SamplingConfig(timeout_s=COPIES_TIMEOUT_S)
+        limits = SamplingConfig(timeout_s=3600)
         copies = in_workers(partial(make_copies, videos=folder / "videos"), tasks, config=limits)
         for done, ((clip, _, _), result) in enumerate(copies, start=1):
             if isinstance(result, VideoError):
@@ -223,19 +222,14 @@ def _build_benchmark(
     return {clip.path for group in queries for clip in group if group[0].file in failed}
 
 
-def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits, or different usual ones, half of them light; and the clip in longer footage.
-
-    combine: whether two videos may be.
-    """
-    possible = [kind for kind, edit in ALL_EDITS.items() if combine or not edit.combines]
-    kinds: Iterable[str] = HARD_EDITS
-    if edits == "usual":
-        rng = numpy_rng(SEED, "kinds", clip.sha256)
-        light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
-        strong = rng.permutation([kind for kind in STRONG_EDITS if kind in possible])[: COPIES_PER_CLIP - len(light)]
-        kinds = map(str, [*light, *strong])
-    return tuple(kind for kind in (*kinds, IN_LONGER_FOOTAGE) if kind in possible)
+def _kinds(clip: UserClip, edits: CopyEdits) -> tuple[str, ...]:
+    """All hard edits, or different usual ones, half of them light; and the clip in longer footage."""
+    if edits == "hard":
+        return (*HARD_EDITS, IN_LONGER_FOOTAGE)
+    rng = numpy_rng(SEED, "kinds", clip.sha256)
+    light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2].tolist()
+    strong = rng.permutation(STRONG_EDITS)[: COPIES_PER_CLIP - len(light)].tolist()
+    return (*light, *strong, IN_LONGER_FOOTAGE)
 
 
 def _uniform(*key: str) -> float:
@@ -293,15 +287,14 @@ def _saved_frames(path: Path) -> bytes:
     return saved.getvalue()
 
 
-def make_copies(task: tuple[UserClip, UserClip | None, tuple[str, ...]], *, videos: Path) -> dict[str, list[Times]]:
+def make_copies(task: tuple[UserClip, UserClip, tuple[str, ...]], *, videos: Path) -> dict[str, list[Times]]:
     """Decode a clip, edit it and encode the copies that are missing below `videos`. Returns the true times of all by kind.
 
-    task: the clip, the donor that edits combining two videos show with it (None without such edits), and the kinds of
-    copies. Raises RuntimeError if the clip cannot be decoded.
+    task: the clip, the donor that edits combining two videos show with it, and the kinds of copies. Raises RuntimeError if
+    a clip cannot be decoded.
     """
     clip, other, kinds = task
-    frames, fps = load_frames(clip.path)
-    donor = frames if other is None else load_frames(other.path)[0]
+    (frames, fps), (donor, _) = load_frames(clip.path), load_frames(other.path)
     times = {}
     for kind in kinds:
         edit, draw = ALL_EDITS[kind], (SEED, "copy", clip.sha256, kind)

@@ -38,15 +38,10 @@ Role = Literal["query", "database"]
 GENERATOR_VERSION = 2
 """Incremented whenever the same arguments would give other pictures; corpora of another version are made again."""
 FPS = 12.0
-INCIDENT_TIMEOUT_S = 3600.0
 DONOR_S = 6.0
 SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
-TRAIN_CLIP_S = 13.0
-CHANNEL_RATE = 0.5
-TOUCH_UP_RATE = 0.85
-DISTRACTORS_PER_INCIDENT = {"validation": 1, "test": 2}
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
         if split == "train":
             for camera in range(3):
                 file = f"{incident}-camera-{camera + 1}.mp4"
-                footage = Footage(incident, dressing, camera, camera * SPAN_S, TRAIN_CLIP_S)
+                footage = Footage(incident, dressing, camera, camera * SPAN_S, duration_s=13.0)
                 clips.append(Clip(file, "database", footage, channel=_channel(file)))
             continue
         copies = ((next(light), *islice(strong, 2)), (next(light), next(strong)))
@@ -111,10 +106,10 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
             for kind in copies[span] if camera == span else ():
                 copy = f"{name}-{kind}.mp4"
                 rng = numpy_rng(SEED, "touch-up", copy)
-                touched = rng.uniform() < TOUCH_UP_RATE and EDITS[kind].label == "DS"
+                touched = rng.uniform() < 0.85 and EDITS[kind].label == "DS"
                 touch_up = str(rng.choice(LIGHT_EDITS)) if touched else None
                 clips.append(Clip(copy, "database", footage, kind, touch_up, _channel(copy)))
-        for index in range(DISTRACTORS_PER_INCIDENT[split]):
+        for index in range(1 if split == "validation" else 2):
             name = f"distractor-{number:03d}-{index + 1}"
             footage = Footage(name, dressing, index % 3, 0.0, LABELLED_CLIP_S)
             clips.append(Clip(f"{name}.mp4", "database", footage, channel=_channel(name)))
@@ -122,9 +117,9 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
 
 
 def _channel(name: str) -> int | None:
-    """Whose show a clip is in."""
+    """Whose show a clip is in; half of them are in none."""
     rng = numpy_rng(SEED, "channel", name)
-    return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < CHANNEL_RATE else None
+    return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < 0.5 else None
 
 
 def pair_label(query: Clip, reference: Clip) -> str | None:
@@ -174,7 +169,7 @@ def make_demo_corpus(
     total = sum(map(len, plans.values()))
     done = total - sum(len(clips) for _, clips in tasks)
     progress(done, total)
-    limits = SamplingConfig(timeout_s=INCIDENT_TIMEOUT_S)
+    limits = SamplingConfig(timeout_s=3600)
     for (_, planned), failure in in_workers(render_incident, tasks, config=limits):
         if isinstance(failure, VideoError):
             raise DataError(f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; run it again")
@@ -210,8 +205,8 @@ def render_incident(task: tuple[Path, tuple[Clip, ...]]) -> None:
     if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned):
         # a few seconds of an incident that no query shows
         other = Footage(f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S)
-        donor = _take(_scene(other), other)
-    scene = _scene(first)
+        donor = _take(Scene(other.incident, other.dressing, duration_s=3 * SPAN_S), other)
+    scene = Scene(first.incident, first.dressing, duration_s=3 * SPAN_S)
     for take, clips in groupby(planned, key=lambda clip: clip.footage):
         frames = _take(scene, take)
         for clip in clips:
@@ -223,10 +218,6 @@ def render_incident(task: tuple[Path, tuple[Clip, ...]]) -> None:
             if clip.channel is not None:
                 edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
             write_mp4(folder / clip.file, edited, fps=FPS, crf=crf)
-
-
-def _scene(footage: Footage) -> Scene:
-    return Scene(footage.incident, footage.dressing, duration_s=3 * SPAN_S)
 
 
 def _take(scene: Scene, footage: Footage) -> Pixels:

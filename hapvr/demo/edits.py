@@ -20,8 +20,6 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 from hapvr.demo.scene import Pixels, Rng
 
 Rows = NDArray[np.int64]
-RowsOf = Callable[[int, int, float, Rng], Rows]
-"""Of the original's number of frames, the donor's, frames per second and a generator."""
 Times = tuple[float, float, float, float]
 """Begin and end in the original, begin and end in the copy, in seconds."""
 
@@ -109,15 +107,16 @@ class Edit:
     """One way to alter a video.
 
     label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a
-    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole:
-    makes the result instead of `change`, of `apply`'s arguments.
+    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the
+    original's number of frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`,
+    of `apply`'s arguments.
     """
 
     label: Literal["ND", "DS", "part"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
-    rows: RowsOf = lambda count, num_donor, fps, rng: np.arange(count)
+    rows: Callable[[int, int, float, Rng], Rows] = lambda count, num_donor, fps, rng: np.arange(count)
     whole: Callable[[Pixels, Pixels, float, Rng], Pixels] | None = None
 
     def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
@@ -157,18 +156,17 @@ def _letterbox(frames: Pixels, rng: Rng) -> Pixels:
     return np.pad(frames, ((0, 0), (bar, bar), (0, 0), (0, 0)))
 
 
-def _window(frames: Pixels, scale: float, rng: Rng) -> tuple[slice, slice]:
-    """Rows and columns of a window of `scale` of both sides, at a random place."""
+def _window(frames: Pixels, scale: float, rng: Rng) -> Pixels:
+    """A view of the frames through a window of `scale` of both sides, at a random place."""
     height, width = frames.shape[1:3]
     high, wide = max(int(height * scale), 1), max(int(width * scale), 1)
     top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
-    return slice(top, top + high), slice(left, left + wide)
+    return frames[:, top : top + high, left : left + wide]
 
 
 def crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
     """A window of a share of the area, enlarged to the old size."""
-    rows, columns = _window(frames, area**0.5, rng)
-    return resized(frames[:, rows, columns], width_px=frames.shape[2], height_px=frames.shape[1])
+    return resized(_window(frames, area**0.5, rng), width_px=frames.shape[2], height_px=frames.shape[1])
 
 
 def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
@@ -210,10 +208,10 @@ def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
 
 def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, high: float) -> Pixels:
     """The video runs in a window of `low` to `high` of the sides, at a random place over the donor, which fills the screen."""
-    rows, columns = _window(frames, rng.uniform(low, high), rng)
     host = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
     result = host[np.arange(len(frames)) % len(host)]
-    result[:, rows, columns] = resized(frames, width_px=columns.stop - columns.start, height_px=rows.stop - rows.start)
+    window = _window(result, rng.uniform(low, high), rng)
+    window[:] = resized(frames, width_px=window.shape[2], height_px=window.shape[1])
     return result
 
 
@@ -319,16 +317,10 @@ def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_st
         elif step:
             direction = int(np.sign(step))
     borders = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
-    return [
-        (
-            original_start_s + int(rows[first:last].min()) / fps,
-            original_start_s + (int(rows[first:last].max()) + 1) / fps,
-            copy_start_s + first / fps,
-            copy_start_s + last / fps,
-        )
-        for first, last in pairwise(borders)
-        if shown[first]
-    ]
+    stretches = [(rows[first:last], first, last) for first, last in pairwise(borders) if shown[first]]
+    ends = np.array([(one.min(), one.max() + 1, first, last) for one, first, last in stretches]).reshape(-1, 4)
+    times = ends / fps + (original_start_s, original_start_s, copy_start_s, copy_start_s)
+    return [(start, end, shown_start, shown_end) for start, end, shown_start, shown_end in times.tolist()]
 
 
 EDITS: dict[str, Edit] = {
@@ -377,7 +369,7 @@ def _part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
 
 IN_LONGER_FOOTAGE = "in_longer_footage"
 """What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
-PART_EDITS = {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
-ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: _part_edit(30, "part")}
+ALL_EDITS = EDITS | HARD_EDITS | {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
+ALL_EDITS[IN_LONGER_FOOTAGE] = _part_edit(30, "part")
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

@@ -109,14 +109,11 @@ class Actor:
         stays_s = rng.uniform(4, 11)
         angle = rng.uniform(0, 2 * np.pi)
         speed = rng.uniform(0.02, 0.14)
-        self.velocity = (speed * np.cos(angle), 0.6 * speed * np.sin(angle))
-        self.start = tuple(
-            rng.uniform(-reach, reach) - along * stays_s / 2
-            for reach, along in zip((0.45, 0.35), self.velocity, strict=True)
-        )
+        self.velocity = np.array([speed * np.cos(angle), 0.6 * speed * np.sin(angle)])
+        self.start = rng.uniform([-0.45, -0.35], [0.45, 0.35]) - self.velocity * stays_s / 2
         self.prop = int(rng.integers(NUM_PROPS))
         self.size = float(rng.choice([0.3, 0.42, 0.6, 0.85], p=[0.3, 0.35, 0.25, 0.1]))
-        self.swing = (rng.uniform(0, 0.12), rng.uniform(0, 0.06))
+        self.swing = rng.uniform(0, [0.12, 0.06])
         self.swing_hz = rng.uniform(0.1, 0.6)
         self.lift = float(rng.choice([0.0, rng.uniform(0.1, 0.6)], p=[0.65, 0.35]))
         self.enters_s, self.leaves_s = enters_s, enters_s + stays_s
@@ -125,8 +122,7 @@ class Actor:
         """(depth, across) at a time of the incident, turned by a camera's heading; depth 1 is the scene's middle."""
         age = time_s - self.enters_s
         phase = 2 * np.pi * self.swing_hz * age
-        across = float(self.start[0] + self.velocity[0] * age + self.swing[0] * np.sin(phase))
-        deep = float(self.start[1] + self.velocity[1] * age + self.swing[1] * np.cos(phase))
+        across, deep = self.start + self.velocity * age + self.swing * (np.sin(phase), np.cos(phase))
         cosine, sine = np.cos(np.radians(heading)), np.sin(np.radians(heading))
         return float(1 + deep * cosine + across * sine), float(across * cosine - deep * sine)
 
