@@ -187,14 +187,11 @@ class Judgement:
         role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
         self.relevant = (role > 1) & ~ranking.invalid
         self.candidate = (role == 1) | self.relevant
-        self.counted = truth.any(axis=1)
-        if policy == "official" and task.official_missing_positive == "leaves":
+        official = policy == "official"
+        self.counted = truth.any(axis=1) & (ranking.queries_scored if official else ranking.queries_in_scope)
+        if official and task.official_missing_positive == "leaves":
             truth &= ranking.references_available
         num_relevant = truth.sum(axis=1)
-        if policy == "official":
-            self.counted &= ranking.queries_scored
-            if task.official_empty_query == "skipped":
-                self.counted &= num_relevant > 0
-        else:
-            self.counted &= ranking.queries_in_scope
+        if official and task.official_empty_query == "skipped":
+            self.counted &= num_relevant > 0
         self.num_relevant = np.where(self.counted, num_relevant, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
     """What papers report, under the policy `official`: row, task, percent, source; no rows where none of ours does."""
-    table = resources.files("hapvr.benchmark") / "data" / "published" / "metrics.csv"
+    table = Path(__file__).parent / "data" / "published" / "metrics.csv"
     return pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
 
 

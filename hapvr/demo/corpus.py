@@ -97,7 +97,7 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
                 clips.append(Clip(file, "database", footage, channel=_channel(file)))
             continue
         copies = ((next(light), *islice(strong, 2)), (next(light), next(strong)))
-        for camera, span in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0), *(() if number % 2 else ((2, 1),))):
+        for camera, span in islice(product(range(3), range(2)), 5 if number % 2 else 6):
             jitter = float(numpy_rng(SEED, "start", incident, camera, span).uniform(0, 3))
             footage = Footage(incident, dressing, camera, span * SPAN_S + jitter, LABELLED_CLIP_S)
             name = f"{incident}-camera-{camera + 1}-span-{span + 1}"
@@ -127,8 +127,8 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
     first, second = query.footage, reference.footage
     if first.incident != second.incident:
         return None
-    latest_start = max(first.start_s, second.start_s)
-    if latest_start >= min(first.start_s + first.duration_s, second.start_s + second.duration_s):
+    ends_s = (first.start_s + first.duration_s, second.start_s + second.duration_s)
+    if max(first.start_s, second.start_s) >= min(ends_s):
         return "IS"
     if first.camera != second.camera:
         return "CS"
