@@ -33,8 +33,8 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
     for name, scores in scored.items():  # how much could be scored, and every metric of both models in percent
         counts = scores.results[TRAINED].availability
         tables += [
-            f"**{name}**: {counts.num_queries_scored} of {counts.num_queries} queries and {counts.num_references_scored} of "
-            f"{counts.num_references} references scored",
+            f"**{name}**: {counts['num_queries_scored']} of {counts['num_queries']} queries and "
+            f"{counts['num_references_scored']} of {counts['num_references']} references scored",
             metrics_markdown({row: result.metrics for row, result in scores.results.items()}),
         ]
     run = trained_run(made.project, training_key(made.context.run))

@@ -17,12 +17,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
-from hapvr.demo.output import check_folder
+from hapvr.demo.output import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
@@ -193,7 +193,7 @@ def _regenerate(project: Project, name: str = "") -> None:
 def _check_corpus(root: DataRoot, name: str) -> None:
     folder = root.local_path(f"{CORPUS_FOLDER}/{name}")
     if (folder / "videos").is_dir():
-        check_folder(folder)
+        folder_fingerprint(folder)
     if (folder / "benchmark.json").is_file():
         load_definition(folder)
 

@@ -63,16 +63,12 @@ def read_hdf5_features(
             features = None
             try:
                 reason, message = _refusal(file[video_id], *shape)
-                if not reason:
-                    features = file[video_id][()].astype(np.float16)
+                features = None if reason else file[video_id][()].astype(np.float16)
             except LIBRARY_ERRORS as error:
                 reason, message = "damaged", f"cannot be read ({error})"
-            if features is not None:
-                features = features[:, None] if features.ndim == 2 else features
-                if number := int((~np.isfinite(features)).sum()):
-                    features, reason = None, "not_finite"
-                    message = f"{number} values are not finite in half precision"
-            yield video_id, features, reason, message
+            if features is not None and (number := int((~np.isfinite(features)).sum())):
+                features, reason, message = None, "not_finite", f"{number} values are not finite in half precision"
+            yield video_id, None if features is None else features.reshape(-1, *shape), reason, message
 
 
 @contextmanager

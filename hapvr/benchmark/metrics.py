@@ -17,19 +17,14 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-def ranks_at(positions: Ints, similarity: Floats, *, skipped: Ints | None = None) -> tuple[Ints, Ints]:
+def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, Ints]:
     """Ranks, by row order and worst of ties, of the items at `positions` of a sorted ranking.
 
     positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that do not take part in
-    the ranking, ascending and none of `positions`; None for no such items.
+    the ranking, ascending and none of `positions`.
     """
-    num_at_least = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
-    if skipped is None or not len(skipped):
-        return positions + 1, num_at_least
-    return (
-        positions + 1 - np.searchsorted(skipped, positions),
-        num_at_least - np.searchsorted(skipped, num_at_least),
-    )
+    worst = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
+    return positions + 1 - np.searchsorted(skipped, positions), worst - np.searchsorted(skipped, worst)
 
 
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
@@ -70,24 +65,13 @@ def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[fl
     return float(low), float(high)
 
 
-def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def query_weights(num_queries: int, *, num_samples: int, rng: np.random.Generator) -> Floats:
     """How often each query is drawn in each bootstrap sample: float64 [B, Q], each row sums to Q."""
     return rng.multinomial(num_queries, np.full(num_queries, 1 / num_queries), size=num_samples).astype(np.float64)
 
 
-def bootstrap_mean_ap(per_query: Floats, weights: NDArray[np.float64]) -> Floats:
-    """Mean AP [B] of bootstrap samples; NaN if a sample drew no query that counts. per_query: [Q]; weights: [B, Q]."""
-    num = weights.sum(axis=1)
-    means: Floats = np.divide(weights @ per_query, num, out=np.full_like(num, np.nan), where=num > 0)
-    return means
-
-
 def bootstrap_micro_ap(
-    ranked: list[tuple[Floats, Bools]],
-    *,
-    num_relevant: Ints,
-    weights: NDArray[np.float64],
-    block: int = 2048,
+    ranked: list[tuple[Floats, Bools]], *, num_relevant: Ints, weights: Floats, block: int = 2048
 ) -> Floats:
     """Micro-AP [B] when whole queries are drawn again, tied scores grouped.
 
@@ -104,10 +88,7 @@ def bootstrap_micro_ap(
         values = threshold[start : start + block]
         items = np.stack([len(row) - np.searchsorted(row, values, side="left") for row in ascending])
         hits = np.stack([len(row) - np.searchsorted(row, values, side="left") for row in hits_ascending])
-        weighted_items = weights @ items
-        precision = np.divide(
-            weights @ hits, weighted_items, out=np.zeros_like(weighted_items), where=weighted_items > 0
-        )
+        # without an item above the threshold there is no hit above it
+        precision = (weights @ hits) / np.maximum(weights @ items, 1)
         total += (precision * weights[:, owner[start : start + block]]).sum(axis=1)
-    num = weights @ num_relevant
-    return np.divide(total, num, out=np.zeros_like(total), where=num > 0)
+    return np.asarray(total / np.maximum(weights @ num_relevant, 1))

@@ -8,43 +8,34 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import PARTS_TASK, BenchmarkDefinition
-from hapvr.benchmark.metrics import bootstrap_interval
+from hapvr.benchmark.metrics import Floats, bootstrap_interval
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import ConfigError
 from hapvr.settings import GateConfig
 
 BOOTSTRAP_SAMPLES = 2000
-ALWAYS_REQUIRED = (PARTS_TASK,)
-"""Tasks that must not get worse wherever they are measured."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Difference:
     """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1].
 
-    interval: of the difference, two-sided at `GateConfig.confidence`; samples: of the bootstrap, [B].
+    samples: of the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence.
     better, worse: share of resamples in which the challenger is strictly above or below.
     """
 
-    name: str
-    champion: float
-    challenger: float
-    interval: tuple[float, float]
-    better: float
-    worse: float
-    samples: NDArray[np.floating[Any]]
-
-    @property
-    def value(self) -> float:
-        return self.challenger - self.champion
+    def __init__(self, name: str, champion: float, challenger: float, samples: Floats, *, confidence: float) -> None:
+        self.name, self.champion, self.challenger, self.samples = name, champion, challenger, samples
+        self.value = challenger - champion
+        usable = samples[~np.isnan(samples)]
+        self.interval = bootstrap_interval(usable, confidence=confidence)
+        self.better, self.worse = float((usable > 0).mean()), float((usable < 0).mean())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the samples."""
-        row = {name: value for name, value in vars(self).items() if name != "samples"}
-        return row | {"difference": self.value, "interval": list(self.interval)}
+        names = ("name", "champion", "challenger", "interval", "better", "worse")
+        return {name: getattr(self, name) for name in names} | {"difference": self.value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,31 +79,22 @@ def compare(
         evaluate(definition, scores, policy="frozen", available=available, bootstrap_samples=BOOTSTRAP_SAMPLES)
         for scores in (champion, challenger)
     )
-    return {
-        task: _difference(
-            f"{definition.name}/{task}",
-            first.metrics[task],
-            second.metrics[task],
-            second.samples[task] - samples,
-            config,
-        )
-        for task, samples in first.samples.items()
-        if task in second.samples
-    }
+    differences = {}
+    for task, before in first.samples.items():
+        values, samples = (first.metrics[task], second.metrics[task]), second.samples[task] - before
+        differences[task] = Difference(f"{definition.name}/{task}", *values, samples, confidence=config.confidence)
+    return differences
 
 
 def decide(
-    differences: Iterable[dict[str, Difference]],
-    *,
-    target_metrics: Sequence[str],
-    config: GateConfig,
+    differences: Iterable[dict[str, Difference]], *, target_metrics: Sequence[str], config: GateConfig
 ) -> Verdict:
     """Passed if the mean of the target metrics is better and no required metric is worse.
 
     differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
     Worse: it is behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the
-    target metrics, and ALWAYS_REQUIRED. Raises ConfigError if no target metric, or not every metric of `required_metrics`,
-    was measured.
+    target metrics, and PARTS_TASK wherever it is measured. Raises ConfigError if no target metric, or not every metric of
+    `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
     names = {task for task, _ in measured}
@@ -124,16 +106,12 @@ def decide(
             f"{', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
-    required = (*(config.required_metrics or target_metrics), *ALWAYS_REQUIRED)
+    required = (*(config.required_metrics or target_metrics), PARTS_TASK)
     metrics = tuple(difference for task, difference in measured if task in required)
-    champion, challenger = (
-        float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger")
-    )
+    means = (float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger"))
     samples = np.mean([one.samples for one in targets], axis=0)
-    target = _difference("mean of the target metrics", champion, challenger, samples, config)
-    worse = tuple(
-        metric.name for metric in metrics if metric.worse >= config.confidence or metric.value < -config.max_drop
-    )
+    target = Difference("mean of the target metrics", *means, samples, confidence=config.confidence)
+    worse = tuple(one.name for one in metrics if one.worse >= config.confidence or one.value < -config.max_drop)
     ahead = target.value > 0 and target.better >= config.confidence
     low, high = (100 * end for end in target.interval)
     numbers = (
@@ -147,18 +125,3 @@ def decide(
     else:
         reason = f"better: {numbers}; no required metric is worse"
     return Verdict(better=ahead, reason=reason, target=target, metrics=metrics, worse=worse)
-
-
-def _difference(
-    name: str, champion: float, challenger: float, samples: NDArray[np.floating[Any]], config: GateConfig
-) -> Difference:
-    usable = samples[~np.isnan(samples)]
-    return Difference(
-        name=name,
-        champion=champion,
-        challenger=challenger,
-        interval=bootstrap_interval(usable, confidence=config.confidence),
-        better=float((usable > 0).mean()),
-        worse=float((usable < 0).mean()),
-        samples=samples,
-    )

@@ -12,21 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from hapvr.benchmark import metrics
 from hapvr.benchmark.definition import BenchmarkDefinition, Metric, Task
-from hapvr.benchmark.metrics import (
-    Floats,
-    Ints,
-    average_precision,
-    bootstrap_interval,
-    bootstrap_mean_ap,
-    bootstrap_micro_ap,
-    interpolated_precision,
-    query_weights,
-    ranks_at,
-)
-from hapvr.benchmark.ranking import Judgement, Ranking, judge, rank_pairs, read_pairs
+from hapvr.benchmark.metrics import Floats, Ints
+from hapvr.benchmark.ranking import Judgement, Ranking, read_pairs
 from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
@@ -35,29 +25,12 @@ RECALLS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Availability:
-    """How much of the benchmark the scores cover. Under the frozen policy all counts are within its manifest.
-
-    num_pairs_invalid: scores that are not finite; a relevant one is a miss, any other is ranked first.
-    num_rows_outside: rows left out because an id is not the definition's (or not the manifest's).
-    """
-
-    num_queries: int
-    num_queries_scored: int
-    num_references: int
-    num_references_scored: int
-    num_pairs_invalid: int
-    num_rows_outside: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class TaskResult:
     """One metric, in [0, 1], and what it was computed on.
 
     value: ties in row order, as published numbers are. order_free: tied scores share the worst rank.
     interval: 95 % bootstrap interval over queries, where asked for.
-    num_queries: those that count; num_relevant: pairs in the ground truth under the policy; num_relevant_scored: those
-    that were ranked.
+    num_queries: those that count; num_relevant: pairs in the ground truth under the policy.
     """
 
     task: str
@@ -67,13 +40,15 @@ class TaskResult:
     interval: tuple[float, float] | None
     num_queries: int
     num_relevant: int
-    num_relevant_scored: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult:
     """All tasks of one benchmark under one policy.
 
+    availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
+      num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite;
+      num_rows_outside, rows left out because an id is not the definition's (or not the manifest's).
     curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
@@ -82,7 +57,7 @@ class EvaluationResult:
     benchmark: str
     policy: Policy
     tasks: tuple[TaskResult, ...]
-    availability: Availability
+    availability: dict[str, int]
     curves: dict[str, Floats]
     samples: dict[str, Floats] = field(default_factory=dict)
 
@@ -92,14 +67,13 @@ class EvaluationResult:
         return {task.task: task.value for task in self.tasks}
 
     def to_json(self) -> dict[str, object]:
-        """Plain values for JSON: benchmark, policy, metrics, order_free, intervals, availability, tasks."""
+        """Plain values for JSON: benchmark, policy, metrics, intervals, availability, tasks."""
         return {
             "benchmark": self.benchmark,
             "policy": self.policy,
             "metrics": self.metrics,
-            "order_free": {task.task: task.order_free for task in self.tasks},
             "intervals": {task.task: list(task.interval) for task in self.tasks if task.interval is not None},
-            "availability": asdict(self.availability),
+            "availability": self.availability,
             "tasks": {task.task: asdict(task) for task in self.tasks},
         }
 
@@ -118,12 +92,11 @@ def evaluate(
     available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which
     positives leave the ground truth. None means the ids that occur in the scores.
     bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`.
-    Raises DataError for unusable scores. A score that is not finite is an error
-    under "official". Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never
-    raise a score.
+    Raises DataError for unusable scores. A score that is not finite is an error under "official". Otherwise it counts as a
+    miss if the pair is relevant, and as ranked first if not, so it can never raise a score.
     """
     pairs, num_rows = read_pairs(definition, similarities)
-    ranking = rank_pairs(definition, pairs, policy=policy, available=available)
+    ranking = Ranking(definition, pairs, policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(
             f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, which the official protocol "
@@ -132,10 +105,10 @@ def evaluate(
     weights = None
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
-        weights = query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
+        weights = metrics.query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
     results, samples, curves = [], {}, {}
     for task in definition.tasks:
-        truth = judge(definition, task, ranking, policy=policy)
+        truth = Judgement(definition, task, ranking, policy=policy)
         measure = _pooled if task.metric == "micro-AP" else _by_query
         found, drawn = measure(task, truth, ranking, weights)
         curves[task.name] = found[2:]
@@ -147,35 +120,33 @@ def evaluate(
                 metric=task.metric,
                 value=float(found[0]),
                 order_free=float(found[1]),
-                interval=None if drawn is None else bootstrap_interval(drawn),
+                interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
-                num_relevant_scored=int(truth.relevant.sum()),
             )
         )
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
         tasks=tuple(results),
-        availability=Availability(
-            num_queries=int(ranking.queries_in_scope.sum()),
-            num_queries_scored=int(ranking.queries_scored.sum()),
-            num_references=int(ranking.references_in_scope.sum()),
-            num_references_scored=int(ranking.references_scored.sum()),
-            num_pairs_invalid=int(ranking.invalid.sum()),
-            num_rows_outside=num_rows - len(ranking.query),
-        ),
+        availability={
+            "num_queries": int(ranking.queries_in_scope.sum()),
+            "num_queries_scored": int(ranking.queries_scored.sum()),
+            "num_references": int(ranking.references_in_scope.sum()),
+            "num_references_scored": int(ranking.references_scored.sum()),
+            "num_pairs_invalid": int(ranking.invalid.sum()),
+            "num_rows_outside": num_rows - len(ranking.query),
+        },
         curves=curves,
         samples=samples,
     )
 
 
-Weights = NDArray[np.float64] | None
-"""How often each query is drawn in each bootstrap sample, see `query_weights`; None: there are none."""
+def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
+    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample.
 
-
-def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) -> tuple[Floats, Floats | None]:
-    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample."""
+    weights: see `query_weights`; None for no bootstrap.
+    """
     if not truth.counted.any():
         return np.zeros(2 + len(RECALLS)), None
     rows = []
@@ -184,19 +155,22 @@ def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) 
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
-    measured = np.array(rows)
-    samples = None if weights is None else bootstrap_mean_ap(measured[:, 0], weights[:, truth.counted])
+    measured, samples = np.array(rows), None
+    if weights is not None:
+        drawn = weights[:, truth.counted]
+        num = drawn.sum(axis=1)  # NaN is the mean of none
+        samples = np.divide(drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0)
     return measured.mean(axis=0), samples
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) -> tuple[Floats, Floats | None]:
+def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
     """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap sample."""
     num_relevant, samples = int(truth.num_relevant.sum()), None
     if weights is not None and truth.counted.any():
         spans = [ranking.rows(query) for query in range(len(truth.counted))]
         chosen = [(ranking.similarity[span], truth.relevant[span], truth.candidate[span]) for span in spans]
         ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
-        samples = bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
+        samples = metrics.bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
     if num_relevant == 0:
         return np.zeros(2 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
@@ -207,9 +181,10 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Weights) ->
 def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
     """Average precision of one ranking with ties as published, and with tied scores at their worst rank; then interpolated
     precision at RECALLS. Arguments: see `ranks_at`. Returns [2 + 101]."""
-    ranks, worst = ranks_at(positions, similarity, skipped=skipped)
+    ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
     grouped = kind == "tie_grouped"
-    published = average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind)
-    order_free = average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind)
-    return np.hstack([published, order_free, interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)])
+    published = metrics.average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind)
+    order_free = metrics.average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind)
+    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
+    return np.hstack([published, order_free, curve])

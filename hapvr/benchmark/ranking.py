@@ -6,15 +6,13 @@ Videos are their positions in `definition.queries` (Q of them) and `definition.d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.metrics import Bools, Floats, Ints
+from hapvr.benchmark.metrics import Bools, Floats
 from hapvr.errors import DamagedError, DataError
 from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS, read_frame
@@ -102,9 +100,8 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
     if task.ignored:
         ranked &= ~_labelled_pairs(definition, task.ignored)
     if not task.query_stays:
-        ranked &= ~_pairs_in(
-            definition, pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
-        )
+        with_itself = pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
+        ranked &= ~_pairs_in(definition, with_itself)
     return ranked
 
 
@@ -130,7 +127,6 @@ def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:
     return pl.Series(known).is_in(pl.Series(list(ids), dtype=pl.String).implode()).to_numpy()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Ranking:
     """Scored pairs in scope, by query, within a query by descending similarity, ties in the order of their rows.
 
@@ -143,100 +139,59 @@ class Ranking:
     that are scored.
     """
 
-    query: NDArray[np.int32]
-    reference: NDArray[np.int32]
-    similarity: Floats
-    invalid: Bools
-    bounds: Ints
-    pooled_position: Ints
-    pooled_similarity: Floats
-    queries_in_scope: Bools
-    references_in_scope: Bools
-    queries_scored: Bools
-    references_scored: Bools
-    references_available: Bools
+    def __init__(
+        self, definition: BenchmarkDefinition, pairs: pl.DataFrame, *, policy: Policy, available: frozenset[str] | None
+    ) -> None:
+        """pairs: see `read_pairs`. Raises DataError if the frozen policy has no manifest that covers a query and a reference."""
+        queries, database = definition.queries, definition.database
+        queries_in, references_in = np.ones(len(queries), bool), np.ones(len(database), bool)
+        if policy == "frozen":
+            manifest = available or frozenset()
+            queries_in, references_in = membership(manifest, queries), membership(manifest, database)
+            if not queries_in.any() or not references_in.any():
+                raise DataError(
+                    f"{definition.name}: the frozen policy needs an availability manifest, the ids that both runs could "
+                    f"use; these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} "
+                    "database videos. Is it another benchmark's?"
+                )
+            pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
+        pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index("place")
+        rows = pooled.sort("query", maintain_order=True)
+        self.query, self.reference = rows["query"].to_numpy(), rows["reference"].to_numpy()
+        self.similarity, self.invalid = rows["similarity"].to_numpy(), rows["invalid"].to_numpy()
+        self.bounds = np.searchsorted(self.query, np.arange(len(queries) + 1))
+        self.pooled_position = rows["place"].to_numpy().astype(np.int64)
+        self.pooled_similarity = pooled["similarity"].to_numpy()
+        self.queries_in_scope, self.references_in_scope = queries_in, references_in
+        self.queries_scored = np.isin(np.arange(len(queries)), self.query)
+        self.references_scored = np.isin(np.arange(len(database)), self.reference)
+        self.references_available = self.references_scored if available is None else membership(available, database)
 
     def rows(self, query: int) -> slice:
         """Rows of one query."""
         return slice(int(self.bounds[query]), int(self.bounds[query + 1]))
 
 
-def rank_pairs(
-    definition: BenchmarkDefinition, pairs: pl.DataFrame, *, policy: Policy, available: frozenset[str] | None
-) -> Ranking:
-    """The ranking of those of the pairs, see `read_pairs`, that are in scope.
-
-    Raises DataError if the frozen policy has no manifest that covers a query and a reference.
-    """
-    queries_in, references_in = np.ones(len(definition.queries), bool), np.ones(len(definition.database), bool)
-    if policy == "frozen":
-        manifest = available or frozenset()
-        queries_in, references_in = membership(manifest, definition.queries), membership(manifest, definition.database)
-        if not queries_in.any() or not references_in.any():
-            raise DataError(
-                f"{definition.name}: the frozen policy needs an availability manifest, the ids that both runs could use; "
-                f"these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} database "
-                "videos. Is it another benchmark's?"
-            )
-        pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
-    pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index("place")
-    rows = pooled.sort("query", maintain_order=True)
-    query, reference = rows["query"].to_numpy(), rows["reference"].to_numpy()
-    references_scored = np.isin(np.arange(len(references_in)), reference)
-    return Ranking(
-        query=query,
-        reference=reference,
-        similarity=rows["similarity"].to_numpy(),
-        invalid=rows["invalid"].to_numpy(),
-        bounds=np.searchsorted(query, np.arange(len(queries_in) + 1)),
-        pooled_position=rows["place"].to_numpy().astype(np.int64),
-        pooled_similarity=pooled["similarity"].to_numpy(),
-        queries_in_scope=queries_in,
-        references_in_scope=references_in,
-        queries_scored=np.isin(np.arange(len(queries_in)), query),
-        references_scored=references_scored,
-        references_available=references_scored if available is None else membership(available, definition.database),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Judgement:
-    """What one task says of a ranking under a policy.
+    """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
 
     candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
     num_relevant: int64 [Q], the ground truth under the policy. counted: bool [Q], queries that enter the mean.
     """
 
-    candidate: Bools
-    relevant: Bools
-    num_relevant: Ints
-    counted: Bools
-
-
-def judge(definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> Judgement:
-    """The task's ground truth under the policy, applied to the ranking."""
-    ranked = ranked_pairs(definition, task)
-    ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
-    truth = _labelled_pairs(definition, task.positives)
-    truth &= ranked
-    # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
-    role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
-    candidate, relevant = role > 0, role > 1
-    if ranking.invalid.any():
-        candidate &= ~(relevant & ranking.invalid)
-        relevant &= ~ranking.invalid
-
-    num_defined = truth.sum(axis=1)
-    if policy == "official" and task.official_missing_positive == "leaves":
-        truth &= ranking.references_available
-    num_relevant = truth.sum(axis=1)
-    counted = num_defined > 0
-    if policy == "official":
-        counted &= ranking.queries_scored
-        if task.official_empty_query == "skipped":
-            counted &= num_relevant > 0
-    else:
-        counted &= ranking.queries_in_scope
-    return Judgement(
-        candidate=candidate, relevant=relevant, num_relevant=np.where(counted, num_relevant, 0), counted=counted
-    )
+    def __init__(self, definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> None:
+        ranked = ranked_pairs(definition, task)
+        ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
+        truth = _labelled_pairs(definition, task.positives) & ranked
+        # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
+        role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
+        self.relevant = (role > 1) & ~ranking.invalid
+        self.candidate = (role == 1) | self.relevant
+        official = policy == "official"
+        self.counted = truth.any(axis=1) & (ranking.queries_scored if official else ranking.queries_in_scope)
+        if official and task.official_missing_positive == "leaves":
+            truth &= ranking.references_available
+        num_relevant = truth.sum(axis=1)
+        if official and task.official_empty_query == "skipped":
+            self.counted &= num_relevant > 0
+        self.num_relevant = np.where(self.counted, num_relevant, 0)

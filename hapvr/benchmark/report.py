@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,9 @@ def similarity_distribution_figure(
     bins = np.linspace(low, max(high, low + 1e-6), 61)
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()
-    for values, label, color in ((irrelevant, "irrelevant", ORANGE), (relevant, "relevant", BLUE)):
-        axes.hist(
-            values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=f"{label} ({len(values):,} pairs)"
-        )
+    for values, name, color in ((irrelevant, "irrelevant", ORANGE), (relevant, "relevant", BLUE)):
+        label = f"{name} ({len(values):,} pairs)"
+        axes.hist(values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=label)
     axes.set(xlabel="video similarity", ylabel="density", title=title)
     axes.legend(fontsize="small")
     return figure
@@ -75,18 +74,16 @@ def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Seque
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
     """What papers report, under the policy `official`: row, task, percent, source; no rows where none of ours does."""
-    table = resources.files("hapvr.benchmark") / "data" / "published" / "metrics.csv"
+    table = Path(__file__).parent / "data" / "published" / "metrics.csv"
     return pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
     """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources; other tasks follow."""
-    known = published_metrics(benchmark)
-    rows: dict[str, dict[str, float]] = {name: {} for name in known["row"]}
-    for name, task, percent, _ in known.iter_rows():
-        rows[name][task] = percent / 100
-    tasks = list(dict.fromkeys(known["task"]))
-    others = list(dict.fromkeys(task for row in results.values() for task in row if task not in tasks))
-    sources = "".join(f"{name}: {source}\n" for name, source in dict(known.select("row", "source").iter_rows()).items())
-    tables = [metrics_markdown({**rows, **results}, tasks=tasks) + sources] if tasks else []
-    return "\n".join([*tables, *([metrics_markdown(results, tasks=others)] if others else [])])
+    rows, sources, tasks = dict[str, dict[str, float]](), dict[str, str](), dict[str, None]()
+    for name, task, percent, source in published_metrics(benchmark).iter_rows():
+        rows.setdefault(name, {})[task] = percent / 100
+        sources[name], tasks[task] = f"{name}: {source}\n", None
+    others = dict.fromkeys(task for row in results.values() for task in row if task not in tasks)
+    tables = [metrics_markdown({**rows, **results}, tasks=list(tasks)) + "".join(sources.values())] if tasks else []
+    return "\n".join([*tables, *([metrics_markdown(results, tasks=list(others))] if others else [])])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
+from hapvr.data.features import FeatureStore
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
@@ -28,19 +28,6 @@ REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
 SCHEMA = pa.schema({"query_id": pa.string(), "reference_id": pa.string(), "similarity": pa.float32()})
 
 
-class FeatureReader(Protocol):
-    """Where features come from."""
-
-    def available(self) -> set[str]:
-        """Ids of the videos that have features."""
-
-    def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(id, features [T, R, D]) of the ids that have features, always in the same order.
-
-        extras: append pooled vectors and magnitudes, see `hapvr.model.frame_extras`.
-        """
-
-
 def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame) -> pl.DataFrame:
     """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5).
 
@@ -48,16 +35,15 @@ def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame)
     similarity to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP.
     similarities, background: as `score_benchmark` writes them.
     """
-    levels = background.group_by("query_id").agg(pl.col("similarity").max().cast(pl.Float64).alias("level"))
-    normalized = (pl.col("similarity").cast(pl.Float64) - pl.col("level")).cast(pl.Float32)
+    levels = background.group_by("query_id").agg(level=pl.col("similarity").max())
     joined = similarities.join(levels, on="query_id", how="left", maintain_order="left")
-    return joined.select("query_id", "reference_id", normalized.alias("similarity"))
+    return joined.select("query_id", "reference_id", pl.col("similarity") - pl.col("level"))
 
 
 def score_benchmark(
     network: VideoNetwork,
     definition: BenchmarkDefinition,
-    reader: FeatureReader,
+    reader: FeatureStore,
     out_path: Path,
     *,
     references: Sequence[str] | None = None,
@@ -65,7 +51,8 @@ def score_benchmark(
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
 
-    network: not changed; a copy is moved to the device. references: None for the benchmark's database. Writes columns
+    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the
+    benchmark's database. Writes columns
     query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames of the queries and of a part, not
     with the number of references. Raises DataError where no query or no reference has features, or features do not fit the
     network.

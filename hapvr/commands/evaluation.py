@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,7 +41,7 @@ def evaluate(
     bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
-    from hapvr.benchmark.definitions.catalog import load_definition
+    from hapvr.benchmark.definition import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
     from hapvr.benchmark.report import published_markdown, published_metrics
 
@@ -73,7 +72,7 @@ def evaluate(
         for task in result.tasks
         if task.interval is not None
     ]
-    lines += [f"{name}: {value}" for name, value in asdict(first.availability).items()]
+    lines += [f"{name}: {value}" for name, value in first.availability.items()]
     content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
     if others:
         content["normalized"] = others[0].to_json()
@@ -112,7 +111,7 @@ app = Verbs(no_args_is_help=True, help="Benchmark definitions that ship with the
 @app.command("list")
 def list_() -> None:
     """The definitions that ship with the package."""
-    from hapvr.benchmark.definitions.catalog import SHIPPED
+    from hapvr.benchmark.definition import SHIPPED
 
     text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
     show({"benchmarks": SHIPPED}, text=text)

@@ -17,21 +17,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hapvr.benchmark.definitions.catalog import is_complete, load_definition, write_clips
-from hapvr.demo.edits import (
-    ALL_EDITS,
-    HARD_EDITS,
-    IN_LONGER_FOOTAGE,
-    LIGHT_EDITS,
-    STRONG_EDITS,
-    Times,
-    true_times,
-)
+from hapvr.benchmark.definition import is_complete, load_definition, write_clips
+from hapvr.demo.edits import ALL_EDITS, HARD_EDITS, IN_LONGER_FOOTAGE, LIGHT_EDITS, STRONG_EDITS, Times, true_times
 from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import SEED, Pixels
 from hapvr.errors import ArgumentError, DataError, VideoError
@@ -47,19 +39,13 @@ from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 from hapvr.video.sources import path_of_text, scan_folder, text_of_path
 
 GENERATOR_VERSION = 4
-COPIES_TIMEOUT_S = 3600.0
 MAX_QUERIES = 100
-MAX_NAME_BYTES = 246
-MAX_PATH_BYTES = 1000
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
 MAX_FPS = 10.0
-MAX_SHORT_SIDE_PX = 240
-MIN_SHORT_SIDE_PX = 64
+SHORT_SIDES_PX = (64, 240)
 COPIES_PER_CLIP = 4
 MIN_CLIPS = 4
-_MIN_TRAIN = 2
-_BORROWED = 8
 
 
 @dataclass(frozen=True)
@@ -74,22 +60,13 @@ class UserClip:
     sha256: str
     duration_s: float | None = None
 
-    @property
-    def original(self) -> str:
-        """Where the clip itself lies below `videos/` of a benchmark."""
-        return f"originals/{self.file}"
-
-    def copy(self, kind: str) -> str:
-        """Where an edited copy lies below `videos/`."""
-        return f"copies/{kind}/{self.file}.mp4"
+    def place(self, kind: str = "none") -> str:
+        """Where an edited copy lies below `videos/` of a benchmark, or the clip itself."""
+        return f"originals/{self.file}" if kind == "none" else f"copies/{kind}/{self.file}.mp4"
 
     def draw(self) -> float:
         """A number in [0, 1) that depends on content only, so that renamed and identical files draw alike."""
         return _uniform("own clip", self.sha256)
-
-
-CopyTask = tuple[UserClip, UserClip | None, tuple[str, ...]]
-"""A clip, the donor that edits combining two videos show with it (None without such edits), and the kinds of its copies."""
 
 
 def split_user_videos(
@@ -126,8 +103,9 @@ def split_user_videos(
             f"wants at least {MIN_CLIPS}: one to validate, one to test, two to train; add clips, or search without training: "
             f"`hapvr index add {shlex.quote(str(videos))}`"
         )
-    rates = {"validation_rate": source.validation_rate, "test_rate": source.test_rate}
-    num_test, num_validation = held_out_counts([draw for draw, _ in units], **rates)
+    num_test, num_validation = held_out_counts(
+        [draw for draw, _ in units], validation_rate=source.validation_rate, test_rate=source.test_rate
+    )
     borders = (0, num_test, num_test + num_validation, len(units))
     test, validation, train = (
         [group for _, groups in units[start:end] for group in groups] for start, end in pairwise(borders)
@@ -136,14 +114,13 @@ def split_user_videos(
         unusable |= _build_benchmark(
             out / f"{source.name}-{part}",
             queries=held_out,
-            distractors=train[:_BORROWED] if len(held_out) == 1 else [],
+            distractors=train[:8] if len(held_out) == 1 else [],
             donors=[group[0] for group in other],
             edits=source.edits,
             progress=progress,
         )
-    held_out_paths = {clip.path for group in (*test, *validation) for clip in group}
-    paths = {clip.path for group in train for clip in group}
-    return sorted(paths | unusable), sorted(held_out_paths - unusable)
+    trained_on, asked = ({clip.path for group in part for clip in group} for part in (train, test + validation))
+    return sorted(trained_on | unusable), sorted(asked - unusable)
 
 
 def _scenes(
@@ -169,7 +146,7 @@ def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate
 
     draws: at least MIN_CLIPS numbers in [0, 1), ascending. Both counts are at least 1 and leave two clips or more.
     """
-    room = len(draws) - _MIN_TRAIN
+    room = len(draws) - 2
     num_test = sum(draw < test_rate for draw in draws)
     num_validation = sum(test_rate <= draw < test_rate + validation_rate for draw in draws)
     num_test = min(max(num_test, 1), room - 1)
@@ -188,26 +165,26 @@ def _build_benchmark(
     """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns queries that failed.
 
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more
-    than MAX_QUERIES queries the others are distractors. donors: clips for the edits that combine two videos. None of them
-    may be a query, since its footage in another query's copy would count as a false match; without donors there are no such
-    edits. Raises DataError if no query can be decoded.
+    than MAX_QUERIES queries the others are distractors. donors: clips, at least one, for the edits that combine two videos.
+    None of them may be a query, since its footage in another query's copy would count as a false match. Raises DataError if
+    no query can be decoded.
     """
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
-    tasks: list[CopyTask] = []
+    tasks = []
     for query, *_ in queries:
         # other donors leave the draw as it is, unless they are preferred
-        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256), default=None)
-        tasks.append((query, donor, _kinds(query, edits=edits, combine=donor is not None)))
+        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256))
+        tasks.append((query, donor, _kinds(query, edits)))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
-    files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks if donor is not None}
+    files |= {f"donor:{clip.file}": donor.sha256 for clip, donor, _ in tasks}
     settings = {"version": GENERATOR_VERSION, "name": folder.name, "edits": edits}
     provenance = Provenance("copy_benchmark", settings, files, environment())
     prepare_folder(folder, fingerprint=provenance.fingerprint)
     if not is_complete(folder):
         times: dict[str, dict[str, list[Times]]] = {}
         failures: dict[str, str] = {}
-        limits = SamplingConfig(timeout_s=COPIES_TIMEOUT_S)
+        limits = SamplingConfig(timeout_s=3600)
         copies = in_workers(partial(make_copies, videos=folder / "videos"), tasks, config=limits)
         for done, ((clip, _, _), result) in enumerate(copies, start=1):
             if isinstance(result, VideoError):
@@ -221,38 +198,38 @@ def _build_benchmark(
             raise DataError(
                 f"benchmark {folder.name}: none of its {len(queries)} queries has a copy; add clips. {problems}"
             )
-        for clip in (clip for group in (*usable, *distractors) for clip in group):
-            _place(clip, folder / "videos" / clip.original)
         videos, labels, segments = [], [], []
         for first, *repeats in usable:
-            videos.append((first.original, "query", first.file, "none"))
+            videos.append((first.place(), "query", first.file, "none"))
             whole = [(0.0, first.duration_s, 0.0, first.duration_s)] if first.duration_s else []
             for file, edit, label, stretches in (
-                *((first.copy(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
-                *((repeat.original, "same_file", "ND", whole) for repeat in repeats),
+                *((first.place(kind), kind, ALL_EDITS[kind].label, shown) for kind, shown in times[first.file].items()),
+                *((repeat.place(), "same_file", "ND", whole) for repeat in repeats),
             ):
                 videos.append((file, "database", first.file, edit))
-                labels.append((first.original, file, label))
-                segments += [(first.original, file, *stretch) for stretch in stretches]
-        videos += [(clip.original, "database", clip.file, "none") for group in distractors for clip in group]
+                labels.append((first.place(), file, label))
+                segments += [(first.place(), file, *stretch) for stretch in stretches]
+        videos += [(clip.place(), "database", clip.file, "none") for group in distractors for clip in group]
+        for clip in (clip for group in (*usable, *distractors) for clip in group):
+            with write_atomic(folder / "videos" / clip.place()) as part:
+                try:
+                    os.link(clip.path.resolve(), part)
+                except OSError:  # the file system cannot
+                    shutil.copyfile(clip.path, part)
         metadata = {**json.loads(provenance.to_json()), "unusable": failures}
         write_clips(folder, name=folder.name, videos=videos, labels=labels, segments=segments, provenance=metadata)
     failed: Any = load_definition(folder).provenance["unusable"]
     return {clip.path for group in queries for clip in group if group[0].file in failed}
 
 
-def _kinds(clip: UserClip, *, edits: CopyEdits, combine: bool) -> tuple[str, ...]:
-    """All hard edits, or different usual ones, half of them light; and the clip in longer footage.
-
-    combine: whether two videos may be.
-    """
-    kinds: Iterable[str] = HARD_EDITS
-    if edits == "usual":
-        rng = numpy_rng(SEED, "kinds", clip.sha256)
-        strong = [kind for kind in STRONG_EDITS if combine or not ALL_EDITS[kind].combines]
-        light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2]
-        kinds = map(str, [*light, *rng.permutation(strong)[: COPIES_PER_CLIP - len(light)]])
-    return tuple(kind for kind in (*kinds, IN_LONGER_FOOTAGE) if combine or not ALL_EDITS[kind].combines)
+def _kinds(clip: UserClip, edits: CopyEdits) -> tuple[str, ...]:
+    """All hard edits, or different usual ones, half of them light; and the clip in longer footage."""
+    if edits == "hard":
+        return (*HARD_EDITS, IN_LONGER_FOOTAGE)
+    rng = numpy_rng(SEED, "kinds", clip.sha256)
+    light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2].tolist()
+    strong = rng.permutation(STRONG_EDITS)[: COPIES_PER_CLIP - len(light)].tolist()
+    return (*light, *strong, IN_LONGER_FOOTAGE)
 
 
 def _uniform(*key: str) -> float:
@@ -279,28 +256,21 @@ def find_clips(
     for found in sample_videos(items, config=SamplingConfig(), frames=False):
         if found.reason:
             unusable.add(found.path)
-        else:
-            duration_s = None if found.probe is None else found.probe.duration_s
-            clip = UserClip(
-                found.path, _file_name(found.video_id.removeprefix(f"{name}/")), found.file_sha256, duration_s
-            )
-            groups.setdefault(clip.sha256, []).append(clip)
+            continue
+        file = found.video_id.removeprefix(f"{name}/")
+        encoded = file.encode()
+        if len(encoded) > 1000 or max(map(len, encoded.split(b"/"))) > 246:  # folders and suffixes are put around it
+            file = hashlib.blake2b(encoded, digest_size=16).hexdigest() + found.path.suffix[:16]
+        duration_s = None if found.probe is None else found.probe.duration_s
+        groups.setdefault(found.file_sha256, []).append(UserClip(found.path, file, found.file_sha256, duration_s))
     return list(groups.values()), unusable
-
-
-def _file_name(name: str) -> str:
-    """The name below a benchmark's folder, where longer paths and suffixes are put around it."""
-    parts = name.encode().split(b"/")
-    if len(name.encode()) <= MAX_PATH_BYTES and max(len(part) for part in parts) <= MAX_NAME_BYTES:
-        return name
-    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest() + PurePosixPath(name).suffix[:16]
 
 
 def load_frames(path: Path) -> tuple[Pixels, float]:
     """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second.
 
-    The short side is between MIN_SHORT_SIDE_PX and MAX_SHORT_SIDE_PX; the rate is lower for longer clips. Raises
-    RuntimeError if the clip cannot be decoded.
+    The short side is within SHORT_SIDES_PX; the rate is lower for longer clips. Raises RuntimeError if the clip cannot be
+    decoded.
     """
     with np.load(io.BytesIO(call_confined(partial(_saved_frames, path), readable=path))) as saved:
         return saved["frames"], float(saved["fps"])
@@ -311,34 +281,25 @@ def _saved_frames(path: Path) -> bytes:
     probe = probe_video(path)
     seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
-    short_side_px = min(max(min(probe.width_px, probe.height_px), MIN_SHORT_SIDE_PX), MAX_SHORT_SIDE_PX)
+    short_side_px = int(np.clip(min(probe.width_px, probe.height_px), *SHORT_SIDES_PX))
     sample = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
     np.savez(saved := io.BytesIO(), frames=sample.frames, fps=fps)
     return saved.getvalue()
 
 
-def make_copies(task: CopyTask, *, videos: Path) -> dict[str, list[Times]]:
+def make_copies(task: tuple[UserClip, UserClip, tuple[str, ...]], *, videos: Path) -> dict[str, list[Times]]:
     """Decode a clip, edit it and encode the copies that are missing below `videos`. Returns the true times of all by kind.
 
-    Raises RuntimeError if the clip cannot be decoded.
+    task: the clip, the donor that edits combining two videos show with it, and the kinds of copies. Raises RuntimeError if
+    a clip cannot be decoded.
     """
     clip, other, kinds = task
-    frames, fps = load_frames(clip.path)
-    donor = frames if other is None else load_frames(other.path)[0]
+    (frames, fps), (donor, _) = load_frames(clip.path), load_frames(other.path)
     times = {}
     for kind in kinds:
         edit, draw = ALL_EDITS[kind], (SEED, "copy", clip.sha256, kind)
         times[kind] = true_times(edit.rows(len(frames), len(donor), fps, numpy_rng(*draw)), fps=fps)
-        path = videos / clip.copy(kind)
+        path = videos / clip.place(kind)
         if not path.is_file():
             write_mp4(path, edit.apply(frames, donor, fps, numpy_rng(*draw)), fps=fps, crf=edit.crf)
     return times
-
-
-def _place(clip: UserClip, target: Path) -> None:
-    """Link the user's file into the benchmark, or copy it where the file system cannot link."""
-    with write_atomic(target) as part:
-        try:
-            os.link(clip.path.resolve(), part)
-        except OSError:
-            shutil.copyfile(clip.path, part)

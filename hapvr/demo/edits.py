@@ -20,32 +20,16 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 from hapvr.demo.scene import Pixels, Rng
 
 Rows = NDArray[np.int64]
-RowsOf = Callable[[int, int, float, Rng], Rows]
-"""Of the original's number of frames, the donor's, frames per second and a generator."""
 Times = tuple[float, float, float, float]
 """Begin and end in the original, begin and end in the copy, in seconds."""
 
 NOTHING = -1
 NORMAL_CRF = 27
-POOR_CRF = 40
 INTRO_S = 1.0
-MAX_STEP_S = 0.5
-"""The original's time jumps where it moves further than this from one frame of the copy to the next."""
-MIN_STEP_FRAMES = 3
-"""Triple speed is not a jump, however few frames a second there are."""
-PART_LENGTHS_S = (3, 5, 10, 30)
-PART_TOUCHES = ("low_bitrate", "logo", "crop", "color", "text")
-PART_SPEEDS = (0.75, 1.0, 1.0, 1.0, 1.25, 1.5)
-PART_SHARE = 3
-"""A copy in longer footage is this many times as long as the part that it shows..."""
-MIN_PART_S, MAX_PART_S = 20.0, 60.0
-"""...but not shorter or longer than this, if the part allows."""
 
 _WORDS = ("LIVE", "breaking news", "watch till the end", "no way!!", "part 2", "subscribe", "eyewitness", "wow")
-_CHANNELS = ("N1", "TV8", "vlog", "24h")
-_CHANNEL_COLORS = ((200, 30, 40), (30, 90, 210), (240, 190, 20), (20, 20, 20))
+_CHANNELS = (("N1", (200, 30, 40)), ("TV8", (30, 90, 210)), ("vlog", (240, 190, 20)), ("24h", (20, 20, 20)))
 NUM_CHANNELS = len(_CHANNELS)
-WHITE = (255, 255, 255)
 
 
 class _Layer:
@@ -58,7 +42,7 @@ class _Layer:
         self.draw = ImageDraw.Draw(self.picture)
 
     def text(
-        self, place: tuple[float, float], words: str, *, size: float, ink: Sequence[int] = WHITE, edge: int = 0
+        self, place: tuple[float, float], words: str, size: float, ink: Sequence[int] = (255, 255, 255), edge: int = 0
     ) -> None:
         font = ImageFont.load_default(size=float(size))
         self.draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255))
@@ -80,7 +64,7 @@ def _captions(frames: Pixels, rng: Rng) -> Pixels:
         words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
         ink = rng.integers(0, 256, 3).tolist()
         place = (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8))
-        layer.text(place, words, size=size, ink=ink, edge=2)
+        layer.text(place, words, size, ink, edge=2)
     return layer.over_frames()
 
 
@@ -101,11 +85,11 @@ def _emoji(frames: Pixels, rng: Rng) -> Pixels:
 
 def _logo(frames: Pixels, *, channel: int) -> Pixels:
     """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
-    layer = _Layer(frames)
+    layer, (name, color) = _Layer(frames), _CHANNELS[channel]
     wide, high = int(layer.width * 0.2), int(layer.height * 0.15)
     left = layer.width - wide - 6 if channel % 2 else 6
-    layer.draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*_CHANNEL_COLORS[channel], 235))
-    layer.text((left + wide * 0.18, 6), _CHANNELS[channel], size=high * 0.75)
+    layer.draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*color, 235))
+    layer.text((left + wide * 0.18, 6), name, high * 0.75)
     return layer.over_frames()
 
 
@@ -113,11 +97,9 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
     """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
     layer = _Layer(_logo(_letterbox(frames, rng) if channel % 2 else frames, channel=channel))
     top = int(layer.height * 0.84)
-    layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNEL_COLORS[channel], 255))
-    layer.text((layer.width * 0.04, top), str(rng.choice(_WORDS)), size=layer.height * 0.1)
-    branded = layer.over_frames()
-    intro = np.zeros((round(INTRO_S * fps), *branded.shape[1:]), dtype=np.uint8)
-    return np.concatenate([intro, branded])
+    layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNELS[channel][1], 255))
+    layer.text((layer.width * 0.04, top), str(rng.choice(_WORDS)), layer.height * 0.1)
+    return np.pad(layer.over_frames(), ((round(INTRO_S * fps), 0), (0, 0), (0, 0), (0, 0)))
 
 
 @dataclass(frozen=True)
@@ -125,15 +107,16 @@ class Edit:
     """One way to alter a video.
 
     label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a
-    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline. whole:
-    makes the result instead of `change`, of `apply`'s arguments.
+    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the
+    original's number of frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`,
+    of `apply`'s arguments.
     """
 
     label: Literal["ND", "DS", "part"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
-    rows: RowsOf = lambda count, num_donor, fps, rng: np.arange(count)
+    rows: Callable[[int, int, float, Rng], Rows] = lambda count, num_donor, fps, rng: np.arange(count)
     whole: Callable[[Pixels, Pixels, float, Rng], Pixels] | None = None
 
     def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
@@ -147,8 +130,6 @@ class Edit:
         rows = self.rows(len(frames), len(donor), fps, rng)
         shown = rows != NOTHING
         changed = self.change(frames[rows[shown]], rng)
-        if shown.all():
-            return changed
         result = np.zeros((len(rows), *changed.shape[1:]), np.uint8)
         result[shown] = changed
         if self.combines:
@@ -175,18 +156,17 @@ def _letterbox(frames: Pixels, rng: Rng) -> Pixels:
     return np.pad(frames, ((0, 0), (bar, bar), (0, 0), (0, 0)))
 
 
-def _window(frames: Pixels, scale: float, rng: Rng) -> tuple[slice, slice]:
-    """Rows and columns of a window of `scale` of both sides, at a random place."""
+def _window(frames: Pixels, scale: float, rng: Rng) -> Pixels:
+    """A view of the frames through a window of `scale` of both sides, at a random place."""
     height, width = frames.shape[1:3]
     high, wide = max(int(height * scale), 1), max(int(width * scale), 1)
     top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
-    return slice(top, top + high), slice(left, left + wide)
+    return frames[:, top : top + high, left : left + wide]
 
 
 def crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
     """A window of a share of the area, enlarged to the old size."""
-    rows, columns = _window(frames, area**0.5, rng)
-    return resized(frames[:, rows, columns], width_px=frames.shape[2], height_px=frames.shape[1])
+    return resized(_window(frames, area**0.5, rng), width_px=frames.shape[2], height_px=frames.shape[1])
 
 
 def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
@@ -196,8 +176,7 @@ def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
     matrix = saturation * np.eye(3) + (1 - saturation) * luma + strength * rng.uniform(-0.25, 0.25, (3, 3))
     contrast = np.exp(strength * rng.uniform(-0.5, 0.5))
     offset = 128 * (1 - contrast) + strength * rng.uniform(-45, 45, 3)
-    coefficients = np.concatenate([contrast * matrix, offset[:, None]], axis=1)
-    table = tuple(float(value) for value in coefficients.ravel())
+    table = tuple(np.hstack([contrast * matrix, offset[:, None]]).ravel().tolist())
     return np.stack([np.asarray(Image.fromarray(frame).convert("RGB", table)) for frame in frames])
 
 
@@ -222,17 +201,17 @@ def _blur(frames: Pixels, rng: Rng) -> Pixels:
 def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     result = frames.copy()
     for piece in _dropped_pieces(len(frames), fps, rng):
-        coarse = rng.integers(0, 256, (piece.stop - piece.start, 12, 16, 3), dtype=np.uint8)
+        coarse = rng.integers(0, 256, (len(piece), 12, 16, 3), dtype=np.uint8)
         result[piece] = resized(coarse, width_px=frames.shape[2], height_px=frames.shape[1])
     return result
 
 
 def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, high: float) -> Pixels:
     """The video runs in a window of `low` to `high` of the sides, at a random place over the donor, which fills the screen."""
-    rows, columns = _window(frames, rng.uniform(low, high), rng)
     host = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
     result = host[np.arange(len(frames)) % len(host)]
-    result[:, rows, columns] = resized(frames, width_px=columns.stop - columns.start, height_px=rows.stop - rows.start)
+    window = _window(result, rng.uniform(low, high), rng)
+    window[:] = resized(frames, width_px=window.shape[2], height_px=window.shape[1])
     return result
 
 
@@ -254,13 +233,13 @@ def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
     return np.repeat(noisy.clip(0, 255).astype(np.uint8), 3, axis=3)
 
 
-def _pieces(count: int, fps: float) -> list[slice]:
+def _pieces(count: int, fps: float) -> list[Rows]:
     """The video cut into pieces of about two seconds; at least two pieces where there are two frames."""
     number = min(max(round(count / (2 * fps)), 2), count)
-    return [slice(*ends) for ends in pairwise(count * index // number for index in range(number + 1))]
+    return np.split(np.arange(count), [count * index // number for index in range(1, number)])
 
 
-def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[slice]:
+def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[Rows]:
     """About a third of the pieces, never all of them."""
     whole = _pieces(count, fps)
     number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
@@ -271,7 +250,7 @@ def _shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """Pieces in another order."""
     whole = _pieces(count, fps)
     order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
-    return np.concatenate([np.arange(count)[whole[index]] for index in order])
+    return np.concatenate([whole[index] for index in order])
 
 
 def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
@@ -295,39 +274,39 @@ def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 
 def excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
     """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of it."""
-    length = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
-    start = int(rng.integers(count - max(int(length), 1) + 1))
-    return np.arange(start, start + max(int(length), 1))
+    wanted = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
+    length = max(int(wanted), 1)
+    return int(rng.integers(count - length + 1)) + np.arange(length)
 
 
 def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """An excerpt between two pieces of the donor, of five seconds together."""
-    middle = excerpt_rows(count, num_donor, fps, rng)
     num_other = min(max(round(5 * fps), 2), num_donor)
-    half = num_other // 2
-    return np.concatenate([np.full(half, NOTHING), middle, np.full(num_other - half, NOTHING)])
+    around = (num_other // 2, num_other - num_other // 2)
+    return np.pad(excerpt_rows(count, num_donor, fps, rng), around, constant_values=NOTHING)
 
 
 def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float) -> Rows:
-    """`length_s` seconds of it, or all where it is shorter, at one of PART_SPEEDS, in longer footage of the donor."""
+    """`length_s` seconds of it, or all where it is shorter, at one of some speeds, in footage of the donor: three times as
+    long together, but not shorter than 20 or longer than 60 seconds if the part allows."""
     length = max(min(round(length_s * fps), count), 1)
     first = int(rng.integers(count - length + 1))
-    speed = float(rng.choice(PART_SPEEDS))
-    middle = first + (np.arange(max(int(length / speed), 1)) * speed).astype(np.int64)
-    wanted = min(max(PART_SHARE * len(middle), round(MIN_PART_S * fps)), round(MAX_PART_S * fps))
-    num_other = max(wanted - len(middle), 2)
+    speed = float(rng.choice((0.75, 1.0, 1.0, 1.0, 1.25, 1.5)))
+    part = first + (np.arange(max(int(length / speed), 1)) * speed).astype(np.int64)
+    wanted = min(max(3 * len(part), round(20 * fps)), round(60 * fps))
+    num_other = max(wanted - len(part), 2)
     before = int(rng.integers(1, num_other))
-    return np.concatenate([np.full(before, NOTHING), middle, np.full(num_other - before, NOTHING)])
+    return np.pad(part, (before, num_other - before), constant_values=NOTHING)
 
 
 def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0) -> list[Times]:
     """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs backwards.
 
-    A frame that stands still belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first
-    frame is shown in each file.
+    A jump is more than half a second from one frame of the copy to the next, and more than triple speed. A frame that
+    stands still belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first frame is shown
+    in each file.
     """
-    limit = max(MAX_STEP_S * fps, MIN_STEP_FRAMES)
-    steps = np.diff(rows)
+    limit, steps = max(fps / 2, 3), np.diff(rows)
     shown = rows != NOTHING
     breaks = (np.abs(steps) > limit) | (shown[1:] != shown[:-1])
     direction = 0
@@ -338,20 +317,14 @@ def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_st
         elif step:
             direction = int(np.sign(step))
     borders = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
-    return [
-        (
-            original_start_s + int(rows[first:last].min()) / fps,
-            original_start_s + (int(rows[first:last].max()) + 1) / fps,
-            copy_start_s + first / fps,
-            copy_start_s + last / fps,
-        )
-        for first, last in pairwise(borders)
-        if shown[first]
-    ]
+    stretches = [(rows[first:last], first, last) for first, last in pairwise(borders) if shown[first]]
+    ends = np.array([(one.min(), one.max() + 1, first, last) for one, first, last in stretches]).reshape(-1, 4)
+    times = ends / fps + (original_start_s, original_start_s, copy_start_s, copy_start_s)
+    return [(start, end, shown_start, shown_end) for start, end, shown_start, shown_end in times.tolist()]
 
 
 EDITS: dict[str, Edit] = {
-    "low_bitrate": Edit("ND", crf=POOR_CRF),
+    "low_bitrate": Edit("ND", crf=40),
     "rescale": Edit("ND", _rescale),
     "letterbox": Edit("ND", _letterbox),
     "logo": Edit("ND", lambda frames, rng: _logo(frames, channel=int(rng.integers(NUM_CHANNELS)))),
@@ -385,18 +358,18 @@ HARD_EDITS: dict[str, Edit] = {
 }
 
 
-def part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
+def _part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
     """A part of the video, touched up, in longer footage of the donor."""
 
     def touch_up(frames: Pixels, rng: Rng) -> Pixels:
-        return EDITS[str(rng.choice(PART_TOUCHES))].change(frames, rng)
+        return EDITS[str(rng.choice(("low_bitrate", "logo", "crop", "color", "text")))].change(frames, rng)
 
     return Edit(label, touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
 
 
-PART_EDITS = {f"part_{length_s}s": part_edit(length_s) for length_s in PART_LENGTHS_S}
 IN_LONGER_FOOTAGE = "in_longer_footage"
 """What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
-ALL_EDITS = EDITS | HARD_EDITS | PART_EDITS | {IN_LONGER_FOOTAGE: part_edit(PART_LENGTHS_S[-1], "part")}
+ALL_EDITS = EDITS | HARD_EDITS | {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
+ALL_EDITS[IN_LONGER_FOOTAGE] = _part_edit(30, "part")
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

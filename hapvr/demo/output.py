@@ -25,27 +25,26 @@ class _State:
     fingerprint: str
 
 
+def folder_fingerprint(folder: Path) -> str:
+    """What a folder was made from. Raises DamagedError where it does not say."""
+    return read_json_as(folder / _STATE_FILE, _State, hint="remove the folder").fingerprint
+
+
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
     """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
 
     Videos that were generated with another fingerprint are removed. Raises DataError for a folder of something else.
     """
-    state = folder / _STATE_FILE
-    if state.exists():
-        if read_json_as(state, _State, hint="remove the folder").fingerprint == fingerprint:
+    if (folder / _STATE_FILE).exists():
+        if folder_fingerprint(folder) == fingerprint:
             return
         (folder / "benchmark.json").unlink(missing_ok=True)
         if (folder / "videos").exists():
             shutil.rmtree(folder / "videos")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
-    with write_atomic(state) as part:
+    with write_atomic(folder / _STATE_FILE) as part:
         part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
-
-
-def check_folder(folder: Path) -> None:
-    """Raise DataError where the folder does not say what it was made from."""
-    read_json_as(folder / _STATE_FILE, _State, hint="remove the folder")
 
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:

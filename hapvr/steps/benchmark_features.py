@@ -10,8 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.config import EvaluationConfig

@@ -19,9 +19,8 @@ from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.extract import choose_device
-from hapvr.scorer.calibration import MIN_PAIRS, Calibration, fit_calibration
+from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.logistic import Floats
 from hapvr.scorer.segments import relative_frame_matrix
 from hapvr.seeding import numpy_rng
 from hapvr.steps.benchmark_features import benchmark_shards, open_benchmark, project_benchmark, score_stored, stored_ids

@@ -17,7 +17,6 @@ from hapvr.provenance import Provenance
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
-from hapvr.scorer.description import read_description
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank

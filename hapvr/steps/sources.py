@@ -62,7 +62,7 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
         elif source.kind == "list":
             yield source.name, source.split, ScanResult(read_list(project.path(source.path), source=source.name), 0)
         elif source.kind == "benchmark":
-            from hapvr.benchmark.definitions.catalog import load_definition  # what folders alone need none of
+            from hapvr.benchmark.definition import load_definition  # what folders alone need none of
 
             entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
             yield source.name, "test", ScanResult(entries, 0)

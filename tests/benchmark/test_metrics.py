@@ -27,7 +27,7 @@ def rankings(draw, *, max_size=30):
 def relevant_ranks(similarity, relevant, *, ties="worst"):
     """Ranks of the relevant items of a ranking in any order, ascending."""
     order = np.argsort(-similarity, kind="stable")
-    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order])
+    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order], np.array([], int))
     return worst if ties == "worst" else row_order
 
 

@@ -87,10 +87,7 @@ def test_equal_scores_are_no_improvement() -> None:
 def difference(name: str, value: float, *, spread: float = 0.001) -> Difference:
     """A measured difference, as `compare` gives it."""
     samples = value + spread * np.linspace(-1, 1, 101)
-    return Difference(
-        name=name, champion=0.5, challenger=0.5 + value, interval=(samples[0], samples[-1]),
-        better=float((samples > 0).mean()), worse=float((samples < 0).mean()), samples=samples,
-    )  # fmt: skip
+    return Difference(name, 0.5, 0.5 + value, samples, confidence=GATE.confidence)
 
 
 @pytest.mark.parametrize(

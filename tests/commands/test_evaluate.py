@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.data.features import FeatureStore
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork

@@ -5,7 +5,7 @@ from pathlib import Path
 import h5py
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.seeding import numpy_rng
 from tests.commands.conftest import Call
 from tests.commands.test_models import write_published

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.demo.clips_benchmark import (
     MIN_CLIPS,
     held_out_counts,

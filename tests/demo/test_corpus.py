@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.demo.corpus import (
     LABELLED_CLIP_S,
     Clip,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.data.features import STAGE, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.benchmark.definitions.catalog import load_definition
+from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN, outdated, shards_of
 from hapvr.data.manifest import (
     collection_keys,
