@@ -39,8 +39,7 @@ from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
-from hapvr.video.container import probe_video
-from hapvr.video.decode import sample_frames
+from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.pool import in_workers, sample_videos
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig

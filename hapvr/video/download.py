@@ -217,28 +217,24 @@ def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, tim
     address = f"https://www.youtube.com/watch?v={uri.partition(':')[2]}" if youtube else uri
     deadline_s = time.monotonic() + timeout_s
     for attempt in range(config.retries + 1):
-        result = _attempt(address, target, config)
+        try:
+            with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
+                info = downloader.extract_info(address, download=True) or {}
+            info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
+            saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
+            if saved and Path(saved).is_file():
+                with Path(saved).open("rb") as file:
+                    os.fsync(file.fileno())
+                return DownloadResult("ok", path=Path(saved))
+            result = DownloadResult("failed", "no_file", "nothing was saved; try again later")
+        except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
+            result = classify_failure(error, max_bytes=config.max_bytes)
         wait_s = min(MAX_WAIT_S, backoff_s * 2**attempt)
         final = result.status != "failed" or result.reason in ("disk_full", "live")
         if final or attempt == config.retries or time.monotonic() + wait_s > deadline_s:
             break
         time.sleep(wait_s)
     return result
-
-
-def _attempt(address: str, target: Path, config: DownloadConfig) -> DownloadResult:
-    try:
-        with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
-            info = downloader.extract_info(address, download=True) or {}
-        info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
-        saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
-        if not saved or not Path(saved).is_file():
-            return DownloadResult("failed", "no_file", "nothing was saved; try again later")
-        with Path(saved).open("rb") as file:
-            os.fsync(file.fileno())
-        return DownloadResult("ok", path=Path(saved))
-    except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
-        return classify_failure(error, max_bytes=config.max_bytes)
 
 
 class _RefusedError(Exception):
@@ -283,7 +279,11 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
 def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
     message = first_line(error).removeprefix("ERROR: ")
-    causes = _chain(error)
+    causes = [error]
+    for cause in causes:  # which grows meanwhile, nearest first
+        wrapped = (getattr(cause, "exc_info", None) or (None, None))[1]
+        inner = (wrapped, getattr(cause, "cause", None), cause.__cause__, cause.__context__)
+        causes += [one for one in dict.fromkeys(inner) if one is not None and one not in causes]
     for cause in causes:
         if isinstance(cause, _RefusedError):
             return DownloadResult(*cause.args)
@@ -307,17 +307,6 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     if _NEEDS_PROGRAM.search(words):
         return DownloadResult("unavailable", "unsupported", message)
     return DownloadResult("failed", "network", message)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error and all that caused it, nearest first."""
-    chain = [error]
-    for cause in chain:  # which grows meanwhile
-        inner = (getattr(cause, "exc_info", None) or (None, None))[1]
-        for one in (inner, getattr(cause, "cause", None), cause.__cause__, cause.__context__):
-            if one is not None and one not in chain:
-                chain.append(one)
-    return chain
 
 
 def _is_local(host: str | None) -> bool:

@@ -1,13 +1,16 @@
-"""Frames of a video: how stored pixels are displayed, frames as JPEG, and their crops."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars and noise."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+Frame = TypeVar("Frame")
 
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
@@ -17,9 +20,30 @@ MAX_ASPECT = 8
 JPEG_QUALITY = 95
 """Of stored frames."""
 
+SAMPLED_FRAMES = 8
+"""Frames, spread evenly, in which bars are looked for."""
+
+NEAR_BLACK = 24
+"""Luma, of 255; noise of compression next to an edge stays below."""
+
+BLACK_SHARE = 95.0
+"""Percent of a row or column that must be near black, so that a logo or subtitle on a bar leaves it one."""
+
+MIN_BAR = 0.03
+"""Share of width or height below which dark edges are no bars."""
+
+NOISE_FRAMES = 3
+"""Frames, spread evenly, whose noise is measured."""
+BLOCK_PX = 16
+"""Side of the blocks of a frame in which noise is measured."""
+QUIET = 0.1
+"""Share of the blocks, the quietest ones, from which the noise of a frame is taken."""
+EDGE_PX = 2
+"""Rows next to a bar that count as bar, since scaling mixes it into them: a letterboxed copy must not gain by rounding."""
+
 
 def display_size(
-    width_px: int, height_px: int, *, pixel_aspect: float, rotation_deg: int, short_side_px: int | None
+    width_px: int, height_px: int, *, pixel_aspect: float = 1, rotation_deg: int = 0, short_side_px: int | None = None
 ) -> tuple[int, int]:
     """Width and height of the picture a viewer sees, scaled to the wanted short side.
 
@@ -40,10 +64,10 @@ def display_size(
 def display_frame(
     frame: NDArray[np.uint8],
     *,
-    pixel_aspect: float,
-    rotation_deg: int,
+    pixel_aspect: float = 1,
+    rotation_deg: int = 0,
     short_side_px: int | None,
-    size_px: tuple[int, int] | None,
+    size_px: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
     """One stored frame as it is displayed.
 
@@ -91,3 +115,63 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
         frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
+
+
+def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
+    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does."""
+    left, top, right, bottom = content_box(list(map(luma, spread(jpegs, SAMPLED_FRAMES))))
+    return right - left, bottom - top
+
+
+def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
+
+    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black
+    in every frame.
+    """
+    brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
+    first, last = _shown(brightest)
+    left, right = _shown(brightest[first:last].T)
+    height, width = brightest.shape
+    return left / width, first / height, right / width, last / height
+
+
+def spread(frames: Sequence[Frame], count: int) -> list[Frame]:
+    """At most `count` of the frames, evenly apart."""
+    places = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), count)).astype(int))
+    return [frames[place] for place in places]
+
+
+def noise_level(jpegs: Sequence[bytes]) -> float:
+    """Standard deviation of noise in grey levels, of 255, from the quietest blocks of a few frames: texture is local.
+
+    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block. 0 for pictures of less than a block.
+    """
+    levels = []
+    for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, NOISE_FRAMES)):
+        across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
+        both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
+        down, wide = (size // BLOCK_PX for size in both.shape)
+        pixels = both[: down * BLOCK_PX, : wide * BLOCK_PX].reshape(down, BLOCK_PX, wide, BLOCK_PX)
+        blocks = pixels.mean(axis=(1, 3))
+        shown = blocks[blocks > 0]  # bars have none
+        levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, QUIET) if len(shown) else 0.0)
+    return float(np.median(levels))
+
+
+def luma(jpeg: bytes) -> NDArray[np.uint8]:
+    """[H, W], the grey levels of a stored frame."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        return np.asarray(frame.convert("L"))
+
+
+def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
+    """The first row that is no bar, and the one behind the last."""
+    lit = np.flatnonzero(np.percentile(rows, BLACK_SHARE, axis=1) > NEAR_BLACK)
+    if not len(lit):
+        return 0, len(rows)
+    first, last = int(lit[0]), int(lit[-1]) + 1
+    if first + len(rows) - last < MIN_BAR * len(rows):
+        return 0, len(rows)
+    first, last = first + EDGE_PX * (first > 0), last - EDGE_PX * (last < len(rows))
+    return (first, last) if first < last else (0, len(rows))

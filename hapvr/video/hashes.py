@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from PIL import Image
 
-from hapvr.video.content_area import SAMPLED_FRAMES, content_box, luma, spread
+from hapvr.video.frames import SAMPLED_FRAMES, content_box, luma, spread
 
 HASH_VERSION = 1
 """Changes with the hash of the same frame."""
@@ -25,7 +25,7 @@ LOW = 8
 MIN_CONTRAST = 12.0
 """Median size of these coefficients, of an orthonormal transform of grey levels, below which noise would decide the bits."""
 
-Hashes = npt.NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 
 _FREQUENCY, _PIXEL = np.arange(1, LOW + 1)[:, None], np.arange(SIDE_PX)
 _COSINES = np.sqrt(2 / SIDE_PX) * np.cos(np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * SIDE_PX))
@@ -37,7 +37,7 @@ def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None
     return np.array([picture_hash(luma(jpeg)[part], box) for jpeg in jpegs], np.uint64)
 
 
-def picture_hash(grey: npt.NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
+def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
     """The hash of one picture [H, W], or NO_HASH. box: what of it shows something, as `content_box` says."""
     height, width = grey.shape
     left, top, right, bottom = box
@@ -46,7 +46,7 @@ def picture_hash(grey: npt.NDArray[np.uint8], box: tuple[float, float, float, fl
     return hash_of(np.asarray(small, np.float64))
 
 
-def hash_of(small: npt.NDArray[np.float64]) -> int:
+def hash_of(small: NDArray[np.float64]) -> int:
     """The hash of a picture of SIDE_PX x SIDE_PX grey levels: a bit for each low coefficient above their median."""
     coefficients = (_COSINES @ small @ _COSINES.T).ravel()
     if np.median(np.abs(coefficients)) < MIN_CONTRAST:
@@ -54,7 +54,7 @@ def hash_of(small: npt.NDArray[np.float64]) -> int:
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
 
 
-def distances(first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
+def distances(first: Hashes, second: Hashes) -> NDArray[np.uint8]:
     """Bits in which hashes differ, element by element as numpy broadcasts."""
     return np.asarray(np.bitwise_count(first ^ second), np.uint8)
 

@@ -29,8 +29,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
-from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import is_picture, read_picture, sample_frames
+from hapvr.video.decode import VideoProbe, check_file, is_picture, probe_video, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
@@ -130,13 +129,8 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
             jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
             found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
-            sample = sample_frames(
-                path,
-                fps=sampling.fps,
-                short_side_px=sampling.short_side_px,
-                keep=encode_jpeg,
-                max_frames=sampling.max_frames,
-            )
+            wanted = sampling.model_dump(include={"fps", "short_side_px", "max_frames"})
+            sample = sample_frames(path, **wanted, keep=encode_jpeg)
             width_px, height_px = sample.size_px or (0, 0)
             found = SampledVideo(
                 probe=sample.probe,
@@ -172,14 +166,28 @@ def in_workers(
     first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
+
+    def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Any]:
+        try:
+            return item, future.result(None if left_s is None else left_s())
+        except FutureTimeoutError:
+            killed_workers["timeout"] += 1
+            return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+        except VideoError as error:
+            return item, error
+        except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+            killed_workers["crashed"] += isinstance(error, ProcessExpired)
+            hint = "the file is damaged or needs more than sampling.max_memory_bytes"
+            return item, VideoError("crashed", f"video: {type(error).__name__}: {error}; {hint}")
+
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                yield _outcome(*waiting.popleft(), config, left_s)
+                yield outcome(*waiting.popleft())
         while waiting:
-            yield _outcome(*waiting.popleft(), config, left_s)
+            yield outcome(*waiting.popleft())
 
 
 @contextlib.contextmanager
@@ -238,37 +246,17 @@ class _WorkerContext(SpawnContext):
         return lock
 
 
-def _outcome(
-    item: Item, future: ProcessFuture[Any], config: SamplingConfig, left_s: Callable[[], float] | None
-) -> tuple[Item, Any]:
-    """An item and the result of its call, or why there is none."""
-    try:
-        return item, future.result(None if left_s is None else left_s())
-    except FutureTimeoutError:
-        killed_workers["timeout"] += 1
-        return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
-    except VideoError as error:
-        return item, error
-    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        killed_workers["crashed"] += isinstance(error, ProcessExpired)
-        return item, VideoError(
-            "crashed",
-            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
-        )
-
-
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
     sys.dont_write_bytecode = True  # a limit of file size would cut it, and other processes would read what is left
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
-    threading.Thread(target=_die_with_parent, args=(parent_pid,), daemon=True).start()
+
+    def die_with_parent() -> None:  # a worker that is stuck in a decoder never reads its closed pipe
+        while os.getppid() == parent_pid:
+            time.sleep(PARENT_CHECK_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    """Kill this worker when its parent is gone: one that is stuck in a decoder never reads its closed pipe."""
-    while os.getppid() == parent_pid:
-        time.sleep(PARENT_CHECK_S)
-    os.kill(os.getpid(), signal.SIGKILL)

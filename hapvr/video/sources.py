@@ -50,7 +50,19 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
     Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
     if a folder is missing or cannot be read, or if there is no video.
     """
-    found = _walk(root, source)
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
+            "that you may read"
+        ) from error
+
+    top, found = root.resolve(), list[Path]()
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(folder, name) for name in names if not name.startswith(".")]
+        # unlike Path.resolve, realpath takes links that point at each other in a circle
+        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     num_ignored = len(found) - len(videos)
     if not videos:
@@ -139,24 +151,6 @@ def validate_video_id(video_id: str) -> str:
             "without control characters, and with no part between slashes that is empty, '.' or '..'; rename the video"
         )
     return video_id
-
-
-def _walk(root: Path, source: str) -> list[Path]:
-    """All files below a folder."""
-    top, found = root.resolve(), list[Path]()
-
-    def refuse(error: OSError) -> None:
-        raise DataError(
-            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
-            "that you may read"
-        ) from error
-
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(folder, name) for name in names if not name.startswith(".")]
-        # unlike Path.resolve, realpath takes links that point at each other in a circle
-        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
-    return found
 
 
 def _shortened(video_id: str, name: str) -> str:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hapvr.demo.output import write_mp4
-from hapvr.video.content_area import content_area
 from hapvr.video.decode import sample_frames
-from hapvr.video.frames import encode_jpeg
+from hapvr.video.frames import content_area, encode_jpeg
 from tests.conftest import write_clip
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.video import container
-from hapvr.video.container import probe_video
-from hapvr.video.decode import sample_frames
+from hapvr.video import decode
+from hapvr.video.decode import probe_video, sample_frames
 from tests.video.conftest import numbered_frame, read_numbers, write_video
 
 
@@ -120,7 +119,7 @@ def test_sample_frames_stops_at_the_limits(videos, monkeypatch):
     """max_frames ends sampling; frames above MAX_PIXELS are refused before they are decoded."""
     path = videos.numbered(num_frames=30)
     assert read_numbers(sampled(path, max_frames=2).frames) == [0, 10]
-    monkeypatch.setattr(container, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(decode, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match="128 x 96") as caught:
         sampled(path)
     assert caught.value.reason == "too_large"
