@@ -26,10 +26,6 @@ class ViewsConfig(Settings):
         """Windows of the cached views of a video; each has a weak and a strong view at least."""
         return min(WINDOWS, self.num_weak, self.num_strong)
 
-    def window_of(self, index: int) -> int:
-        """The number of the window that a cached view is cut from; weak views have the first indices."""
-        return (index if index < self.num_weak else index - self.num_weak) % self.num_windows
-
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:
         """The weak and the strong cached views that are cut from a window."""
         weak, strong, step = self.num_weak, self.num_strong, self.num_windows

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import Columns, decode_tensors, row_writer, tensor_shape
+from hapvr.data.tensors import Columns, decode_tensors, encode_column, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.tables import check_columns, read_table, write_table
@@ -42,6 +42,9 @@ INDEX_FIELDS = (
 )
 COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
 """Types of the columns of data files that are not tensors."""
+MAX_PAGE_BYTES = 1 << 30
+ROW_GROUP_ROWS = 256
+"""At most; longer videos have several row groups."""
 
 Places = dict[str, tuple[int, int]]
 
@@ -206,11 +209,26 @@ class Shard:
 
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-        """See `row_writer`. Until the block ends well, the old data and index stay readable."""
+        """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
+        their own. Until the block ends well, the old data and index stay readable."""
+        schema = pa.schema(fields)
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            row_writer(stream, fields) as write,
+            pq.ParquetWriter(
+                stream,
+                schema,
+                compression="none",  # tensors and JPEGs do not compress
+                use_dictionary=["video_id"],
+                write_statistics=["video_id"],
+                data_page_size=MAX_PAGE_BYTES,
+                write_page_checksum=True,
+            ) as writer,
         ):
+
+            def write(columns: Columns) -> None:
+                arrays = [encode_column(values, field) for values, field in zip(columns, schema, strict=True)]
+                writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
+
             yield write
 
 

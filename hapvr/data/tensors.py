@@ -1,24 +1,19 @@
-"""Tensors as fixed-size binary columns: fast to read, shape and dtype in the field's metadata; the writer of data files."""
+"""Tensors as fixed-size binary columns: fast to read, shape and dtype in the field's metadata."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field, TypeAdapter
 
 TENSOR_KEY = b"hapvr.tensor"
-MAX_PAGE_BYTES = 1 << 30
-ROW_GROUP_ROWS = 256
-"""At most; longer videos have several row groups."""
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
 """Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 
@@ -69,29 +64,8 @@ def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.N
     return np.ndarray((len(column), *shape), dtype, data, start)
 
 
-@contextmanager
-def row_writer(stream: Any, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-    """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
-    their own. The file is complete when the block ends."""
-    schema = pa.schema(fields)
-    with pq.ParquetWriter(
-        stream,
-        schema,
-        compression="none",  # tensors and JPEGs do not compress
-        use_dictionary=["video_id"],
-        write_statistics=["video_id"],
-        data_page_size=MAX_PAGE_BYTES,
-        write_page_checksum=True,
-    ) as writer:
-
-        def write(columns: Columns) -> None:
-            arrays = [_encode(values, field) for values, field in zip(columns, schema, strict=True)]
-            writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
-
-        yield write
-
-
-def _encode(values: Any, field: pa.Field) -> pa.Array:
+def encode_column(values: Any, field: pa.Field) -> pa.Array:
+    """The values of a column of `Columns` as Arrow has them. Raises AssertionError for tensors of another shape."""
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks()
     if TENSOR_KEY not in (field.metadata or {}):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.model.settings import doubled_length, strips
-from hapvr.networks.engine import CompiledNetwork
+from hapvr.networks.extract import CompiledNetwork
 from hapvr.networks.settings import Precision
 from hapvr.scorer.description import ONNX_FOLDER, ONNXName, ONNXRecord
 

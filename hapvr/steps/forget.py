@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
+from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -30,7 +31,6 @@ from hapvr.data.manifest import (
     write_manifest_shard,
 )
 from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex, VideoRows
-from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance

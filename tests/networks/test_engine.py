@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.engine import CompiledNetwork, EngineError
-from hapvr.networks.extract import region_embedder
+from hapvr.networks.extract import CompiledNetwork, EngineError, region_embedder
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
