@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from hapvr.augment.settings import ViewsConfig
 from hapvr.seeding import numpy_rng
 
-Strength = Literal["weak", "strong"]
-
 BLANK = -1
 NOISE = -2
 MIN_SEGMENT_FRAMES = 4
@@ -49,7 +47,7 @@ class ViewPlan:
 
     video_id: str
     index: int
-    strength: Strength
+    strength: Literal["weak", "strong"]
     window: int
     window_part: tuple[int, int] = (0, 1)
     donor_id: str = ""

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
-from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns, frame_columns, frame_fields, tensor_field
+from hapvr.data.shards import Columns, Shard, VideoRows, frame_columns, frame_fields, tensor_field
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
@@ -46,7 +45,7 @@ VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
     """The columns for [num_regions, dims] features, the rows of frame extras included."""
     hashes = pa.field("hash", pa.uint64(), nullable=False)
-    return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
+    return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims)))
 
 
 def feature_columns(
@@ -67,7 +66,7 @@ def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
     return (
         pa.field("video_id", pa.string(), nullable=False),
         pa.field("donor_id", pa.string(), nullable=False),
-        tensor_field(column, shape=shape, dtype="float16"),
+        tensor_field(column, shape=shape),
     )
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageOps
 
-from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import frame_fields
+from hapvr.data.shards import Shard, VideoRows, frame_fields
 
 STAGE = "frames"
 THUMBNAIL_PX = (160, 90)

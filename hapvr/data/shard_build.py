@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.shards import STATUS_OK, Shard, VideoRows, index_row
-from hapvr.data.tensors import Columns
+from hapvr.data.shards import STATUS_OK, Columns, Shard, VideoRows, index_row
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 

@@ -8,7 +8,7 @@ network that gives one vector per picture can be the teacher: its embeddings bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -27,8 +27,6 @@ from hapvr.networks.weights import (
     pixel_statistics,
     state_sha256,
 )
-
-LAST_FOUR = (-4, -3, -2, -1)
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,7 @@ class PatchTokens(nn.Module):
         (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
             pixels, indices=1, norm=True, intermediates_only=True
         )
-        kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
-        return [F.avg_pool2d(tokens, kernel, stride=stride)]
+        return [F.avg_pool2d(tokens, *region_kernel(-1, int(tokens.shape[-1])))]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
@@ -79,7 +76,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
+    network, identity = create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
         network = PatchTokens(create_embedding_network(config)[0])
         identity = replace(identity, sha256=state_sha256(network.state_dict()))
@@ -137,11 +134,7 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     return torch.cat(vectors, dim=1)
 
 
-DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
-    "regions": region_vectors,
-    "imac": imac,
-    "l3_irmac": l3_irmac,
-}
+DESCRIPTORS = {"regions": region_vectors, "imac": imac, "l3_irmac": l3_irmac}
 """Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
@@ -157,14 +150,10 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
     half its size and half that stride to 3 x 3.
     """
-    pooled = []
-    for stage, feature_map in enumerate(maps):
-        regions = feature_map
-        if regions.shape[-2:] != GRID:
-            kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
-            regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        pooled.append(regions.float())
-    return pooled
+    return [
+        (one if one.shape[-2:] == GRID else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))).float()
+        for stage, one in enumerate(maps)
+    ]
 
 
 @dataclass(frozen=True)

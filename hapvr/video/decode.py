@@ -164,14 +164,9 @@ class Sample:
     """
 
     probe: VideoProbe
-    fps: float
     kept: list[Any] = field(default_factory=list)
     size_px: tuple[int, int] | None = None
     warning: str = ""
-
-    @property
-    def timestamps_s(self) -> tuple[float, ...]:
-        return tuple(k / self.fps for k in range(len(self.kept)))
 
     @property
     def frames(self) -> NDArray[np.uint8]:
@@ -195,7 +190,7 @@ def sample_frames(
     max_frames, the file is read only up to the last of these frames. Raises VideoError as `open_video` does.
     """
     with open_video(path) as (probe, frames):
-        sample = Sample(probe, fps)
+        sample = Sample(probe)
         timed: Iterator[Any] = chain(frames, [None])
         for (time_s, frame), following in pairwise(timed):
             # a frame is shown until the next one starts; the last one at its own time only
@@ -245,16 +240,9 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
     if stream.duration is not None and stream.time_base is not None:
         duration_s = stream.duration * stream.time_base
     aspect, rotation_deg = float(stream.sample_aspect_ratio or 1), int(round(first.rotation / 90) * 90)
-    width_px, height_px = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
-    return VideoProbe(
-        duration_s=_positive(duration_s),
-        fps=_positive(stream.average_rate) or _positive(stream.guessed_rate),
-        width_px=width_px,
-        height_px=height_px,
-        codec=stream.codec_context.name,
-        pixel_aspect=aspect,
-        rotation_deg=rotation_deg,
-    )
+    size = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
+    fps = _positive(stream.average_rate) or _positive(stream.guessed_rate)
+    return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg)
 
 
 def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
@@ -290,8 +278,8 @@ def _positive(value: Fraction | float | None) -> float | None:
 def check_size(path: Path, width_px: int, height_px: int) -> None:
     """Raise VideoError too_large for pictures of more than MAX_PIXELS."""
     if width_px * height_px > MAX_PIXELS:
-        size = f"{width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
-        raise VideoError("too_large", f"video: {path.name}: frames of {size}")
+        said = f"frames of {width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
+        raise VideoError("too_large", f"video: {path.name}: {said}")
 
 
 def _text(error: Exception) -> str:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
-
-Frame = TypeVar("Frame")
 
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
@@ -136,10 +133,10 @@ def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, floa
     return left / width, first / height, right / width, last / height
 
 
-def spread(frames: Sequence[Frame], count: int) -> list[Frame]:
+def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
     """At most `count` of the frames, evenly apart."""
-    places = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), count)).astype(int))
-    return [frames[place] for place in places]
+    places = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), count)).astype(int))
+    return [jpegs[place] for place in places]
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:

@@ -38,17 +38,13 @@ def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None
 
 
 def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
-    """The hash of one picture [H, W], or NO_HASH. box: what of it shows something, as `content_box` says."""
+    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: what of it shows
+    something, as `content_box` says."""
     height, width = grey.shape
     left, top, right, bottom = box
     area = (left * width, top * height, right * width, bottom * height)
     small = Image.fromarray(grey).resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX, box=area)
-    return hash_of(np.asarray(small, np.float64))
-
-
-def hash_of(small: NDArray[np.float64]) -> int:
-    """The hash of a picture of SIDE_PX x SIDE_PX grey levels: a bit for each low coefficient above their median."""
-    coefficients = (_COSINES @ small @ _COSINES.T).ravel()
+    coefficients = (_COSINES @ np.asarray(small, np.float64) @ _COSINES.T).ravel()
     if np.median(np.abs(coefficients)) < MIN_CONTRAST:
         return NO_HASH
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")

@@ -46,9 +46,6 @@ killed_workers = Counter[str]()
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
 
-PARENT_CHECK_S = 0.5
-"""Seconds between two looks of a worker at whether its parent is alive."""
-
 
 @dataclass(frozen=True)
 class SampledVideo:
@@ -135,7 +132,7 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
             found = SampledVideo(
                 probe=sample.probe,
                 jpegs=tuple(sample.kept),
-                timestamps_s=sample.timestamps_s,
+                timestamps_s=tuple(k / sampling.fps for k in range(len(sample.kept))),
                 width_px=width_px,
                 height_px=height_px,
                 message=sample.warning,
@@ -254,7 +251,7 @@ def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callabl
 
     def die_with_parent() -> None:  # a worker that is stuck in a decoder never reads its closed pipe
         while os.getppid() == parent_pid:
-            time.sleep(PARENT_CHECK_S)
+            time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=die_with_parent, daemon=True).start()

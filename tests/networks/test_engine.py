@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hapvr.errors import DataError
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.extract import CompiledNetwork, EngineError, region_embedder
+from hapvr.networks.extract import CompiledNetwork, region_embedder
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
@@ -88,7 +89,7 @@ def test_onnx_files_with_control_flow_are_refused(name: str, tmp_path: Path) -> 
     graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{outputs} = {CONTROL_FLOW[name]}}}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}')
     onnx.save(model, tmp_path / "a.onnx")
-    with pytest.raises(EngineError, match=rf"a\.onnx \(it has control flow: {name}\)"):
+    with pytest.raises(DataError, match=rf"a\.onnx \(it has control flow: {name}\)"):
         CompiledNetwork(tmp_path / "a.onnx")
 
 
