@@ -205,7 +205,19 @@ def guard_process() -> None:
     yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program
     were installed. Nor does it connect to the local network, unless the address that it was given lies there.
     """
-    sys.addaudithook(_refuse)
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
+            host = str(arguments[1][0])
+            if _is_local(host):
+                raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
+        if event in _PROGRAM_EVENTS:
+            named = arguments and isinstance(arguments[0], str | bytes | os.PathLike)
+            program = os.fsdecode(arguments[0]) if named else event
+            if not (_allowed_program and Path(program).name == _allowed_program):
+                raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)
+
+    sys.addaudithook(refuse)
 
 
 def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float) -> DownloadResult:
@@ -316,15 +328,3 @@ def _is_local(host: str | None) -> bool:
         return any(not ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in found)
     except OSError:
         return False
-
-
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
-        host = str(arguments[1][0])
-        if _is_local(host):
-            raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
-    if event not in _PROGRAM_EVENTS:
-        return
-    program = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], str | bytes | os.PathLike) else event
-    if not (_allowed_program and Path(program).name == _allowed_program):
-        raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)
