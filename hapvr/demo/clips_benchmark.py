@@ -311,8 +311,8 @@ def _saved_frames(path: Path) -> bytes:
     seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
     short_side_px = min(max(min(probe.width_px, probe.height_px), MIN_SHORT_SIDE_PX), MAX_SHORT_SIDE_PX)
-    sample = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
-    np.savez(saved := io.BytesIO(), frames=sample.frames, fps=fps)
+    _, frames, _ = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
+    np.savez(saved := io.BytesIO(), frames=np.stack(frames), fps=fps)
     return saved.getvalue()
 
 

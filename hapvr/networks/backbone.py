@@ -18,19 +18,13 @@ from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
 from hapvr.model.settings import NUM_REGIONS
+from hapvr.networks import weights
 from hapvr.networks.packaged import GRID, region_kernel, stated_settings
 from hapvr.networks.settings import BackboneConfig, PseudoLabelSettings, TeacherConfig
-from hapvr.networks.weights import (
-    FrozenNetwork,
-    create_embedding_network,
-    create_network,
-    pixel_statistics,
-    state_sha256,
-)
 
 
 @dataclass(frozen=True)
-class Backbone(FrozenNetwork):
+class Backbone(weights.FrozenNetwork):
     """network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. descriptor: of DESCRIPTORS."""
 
     section: ClassVar[str] = "backbone"
@@ -76,11 +70,11 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    network, identity = create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
+    network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
-        network = PatchTokens(create_embedding_network(config)[0])
-        identity = replace(identity, sha256=state_sha256(network.state_dict()))
-    mean, std = pixel_statistics(config)
+        network = PatchTokens(weights.create_embedding_network(config)[0])
+        identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
+    mean, std = weights.pixel_statistics(config)
     settings = stated_settings(config, identity)
     backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
     regions, problem = _try_out(backbone.regions, config.crop_px)
@@ -157,7 +151,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
 
 
 @dataclass(frozen=True)
-class Teacher(FrozenNetwork):
+class Teacher(weights.FrozenNetwork):
     """dims: D'."""
 
     section: ClassVar[str] = "teacher"
@@ -184,8 +178,8 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
     does not know or that gives no single vector.
     """
-    network, identity = create_embedding_network(config)
-    mean, std = pixel_statistics(config)
+    network, identity = weights.create_embedding_network(config)
+    mean, std = weights.pixel_statistics(config)
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
     side = config.crop_px or crop_px
     teacher = Teacher(network, identity, settings, side, mean, std, config.precision, dims=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from hapvr.data.frames import FIELDS, INDEX_COLUMNS, STAGE, FrameFile, VideoFrames
 from hapvr.data.manifest import VIDEOS_STAGE
@@ -18,7 +17,6 @@ from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"
-NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "frames_sha256": ""}
 
 
 def make_frames(
@@ -56,7 +54,7 @@ def make_frames(
         recipe,
         video_ids=list(digests),
         make=make,
-        lost=failed_rows(videos, file_sha256="", **NO_FRAMES),
+        lost=failed_rows(videos, file_sha256="", frames_sha256=""),
         reuse=reuse,
         retry=retry_failed,
         progress=progress,
@@ -81,12 +79,10 @@ def _entry(video: SampledVideo, file_sha256: str, sampling: SamplingConfig) -> V
             f"recorded is {file_sha256[:16]}...; run the steps videos and frames again"
         )
     if reason:
-        known = NO_FRAMES | {"file_sha256": file_sha256}
-        return VideoEntry(index_row(video.video_id, 0, reason=reason, message=message, **known))
-    frames = VideoFrames(video.video_id, video.jpegs, video.timestamps_s)
-    known = {"file_sha256": file_sha256, "frames_sha256": frames.sha256}
-    known |= {"width_px": video.width_px, "height_px": video.height_px}
-    row = index_row(video.video_id, num_frames, message=message, **known)
+        row = index_row(video.video_id, 0, reason=reason, message=message, file_sha256=file_sha256, frames_sha256="")
+        return VideoEntry(row)
+    digests = {"file_sha256": file_sha256, "frames_sha256": VideoFrames(video.jpegs, video.timestamps_s).sha256}
+    row = index_row(video.video_id, num_frames, message=message, **digests)
     return VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
 

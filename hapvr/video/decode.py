@@ -8,7 +8,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 from pathlib import Path
@@ -156,24 +156,6 @@ def probe_video(path: Path) -> VideoProbe:
         return probe
 
 
-@dataclass
-class Sample:
-    """What was kept of the frames on display at 0, 1/fps, 2/fps ... seconds.
-
-    size_px: width and height of all frames, that of the first. warning: "" or what seems to be missing from the file.
-    """
-
-    probe: VideoProbe
-    kept: list[Any] = field(default_factory=list)
-    size_px: tuple[int, int] | None = None
-    warning: str = ""
-
-    @property
-    def frames(self) -> NDArray[np.uint8]:
-        """[N, H, W, 3] RGB, N >= 1, where all of each frame is kept."""
-        return np.stack(self.kept)
-
-
 def sample_frames(
     path: Path,
     *,
@@ -181,37 +163,41 @@ def sample_frames(
     short_side_px: int | None,
     keep: Callable[[NDArray[np.uint8]], Any] = lambda frame: frame,
     max_frames: int | None = None,
-) -> Sample:
-    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
+) -> tuple[VideoProbe, list[Any], str]:
+    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1), all of the first one's size.
+
+    Returns what the file says of itself, what is kept of each frame, and "" or what seems to be missing from the file.
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a
     frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling
     times. A video shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
     max_frames, the file is read only up to the last of these frames. Raises VideoError as `open_video` does.
     """
+    kept: list[Any] = []
+    size_px = None
     with open_video(path) as (probe, frames):
-        sample = Sample(probe)
         timed: Iterator[Any] = chain(frames, [None])
         for (time_s, frame), following in pairwise(timed):
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
             due = math.ceil((until_s - TOLERANCE_S) * fps)
-            count = min(due, max_frames or due) - len(sample.kept)
+            count = min(due, max_frames or due) - len(kept)
             if count > 0:
                 shown = display_frame(
                     frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False),
                     pixel_aspect=probe.pixel_aspect,
                     rotation_deg=probe.rotation_deg,
                     short_side_px=short_side_px,
-                    size_px=sample.size_px,
+                    size_px=size_px,
                 )
-                sample.size_px = (shown.shape[1], shown.shape[0])
-                sample.kept += [keep(shown)] * count
-            if len(sample.kept) == max_frames:
-                return sample
+                size_px = (shown.shape[1], shown.shape[0])
+                kept += [keep(shown)] * count
+            if len(kept) == max_frames:
+                return probe, kept, ""
+    missing = ""
     if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
-        sample.warning = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-    return sample
+        missing = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+    return probe, kept, missing
 
 
 def is_picture(path: Path) -> bool:

@@ -51,7 +51,7 @@ RETRYABLE = frozenset({"timeout", "crashed"})
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. width_px, height_px: their size.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s.
     reason: "" if frames were decoded, else a code of VideoError. message: what happened; also set if only a part of the
     video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read. file_sha256: digest of the file
     that was decoded, "" if it was not asked for or cannot be read.
@@ -64,8 +64,6 @@ class SampledVideo:
     probe: VideoProbe | None = None
     jpegs: tuple[bytes, ...] = ()
     timestamps_s: tuple[float, ...] = ()
-    width_px: int = 0
-    height_px: int = 0
     reason: str = ""
     message: str = ""
     num_bytes: int = 0
@@ -127,16 +125,9 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
             found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
             wanted = sampling.model_dump(include={"fps", "short_side_px", "max_frames"})
-            sample = sample_frames(path, **wanted, keep=encode_jpeg)
-            width_px, height_px = sample.size_px or (0, 0)
-            found = SampledVideo(
-                probe=sample.probe,
-                jpegs=tuple(sample.kept),
-                timestamps_s=tuple(k / sampling.fps for k in range(len(sample.kept))),
-                width_px=width_px,
-                height_px=height_px,
-                message=sample.warning,
-            )
+            probe, jpegs, missing = sample_frames(path, **wanted, keep=encode_jpeg)
+            times_s = tuple(k / sampling.fps for k in range(len(jpegs)))
+            found = SampledVideo(probe=probe, jpegs=tuple(jpegs), timestamps_s=times_s, message=missing)
     except VideoError as error:
         found = SampledVideo(reason=error.reason, message=str(error))
     # names of files need not be UTF-8

@@ -57,7 +57,7 @@ def test_display_frame_of_another_shape_is_cropped_not_stretched():
 
 def with_bars(source: Path, target: Path, *, bars: tuple[int, int], dim: float = 1.0) -> Path:
     """The clip with black bars of (left and right, above and below) pixels around it."""
-    frames = sample_frames(source, fps=5, short_side_px=96).frames
+    frames = np.stack(sample_frames(source, fps=5, short_side_px=96)[1])
     x, y = bars
     padded = np.pad((frames * dim).astype(np.uint8), ((0, 0), (y, y), (x, x), (0, 0)))
     write_mp4(target, padded, fps=5)
@@ -69,7 +69,7 @@ def test_bars_are_found(tmp_path: Path, bars: tuple[int, int]) -> None:
     """To within a few rows, and never less than there are."""
     clip = write_clip(tmp_path / "clip.mp4", seed=0, seconds=3)
     barred = with_bars(clip, tmp_path / "barred.mp4", bars=bars)
-    sample = sample_frames(barred, fps=2, short_side_px=256).frames
+    sample = np.stack(sample_frames(barred, fps=2, short_side_px=256)[1])
     wanted = [side / (side + 2 * bar) for side, bar in zip((160, 96), bars, strict=True)]
     found = content_area([encode_jpeg(frame) for frame in sample])
     for share, right in zip(found, wanted, strict=True):
@@ -79,5 +79,5 @@ def test_bars_are_found(tmp_path: Path, bars: tuple[int, int]) -> None:
 def test_dark_pictures_have_no_bars(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", seed=0, seconds=2)
     dark = with_bars(clip, tmp_path / "dark.mp4", bars=(0, 0), dim=0.05)
-    frames = sample_frames(dark, fps=2, short_side_px=96).frames
+    frames = np.stack(sample_frames(dark, fps=2, short_side_px=96)[1])
     assert content_area([encode_jpeg(frame) for frame in frames]) == (1.0, 1.0)
