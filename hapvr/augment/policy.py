@@ -24,8 +24,6 @@ from hapvr.video.frames import decode_jpegs
 WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
 """Parts of a frame's area (S2VS, Table 11)."""
 
-ASPECTS = (3 / 4, 4 / 3)
-FLIP_PROBABILITY = 0.5
 RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE = 2, 9
 VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
 
@@ -68,8 +66,8 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
         indices, scale = draw_temporal(window, num_frames=num_frames, rng=rng), STRONG_CROP_SCALE
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
-        top, left, height, width = RandomResizedCrop.get_params(frames, list(scale), list(ASPECTS))
-    flip = bool(rng.random() < FLIP_PROBABILITY)
+        top, left, height, width = RandomResizedCrop.get_params(frames, list(scale), [3 / 4, 4 / 3])
+    flip = bool(rng.random() < 0.5)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
     clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
         frames[torch.from_numpy(shown)], top, left, height, width, [size_px, size_px], antialias=True
@@ -114,9 +112,6 @@ def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Ten
 
 
 OVERLAY_PROBABILITIES = {"text": 0.3, "emoji": 0.3, "blur": 0.5}
-MAX_BLUR_SIGMA_PX = 2.0
-HEIGHT_RATES = (0.2, 0.5)
-OPACITIES = (0.7, 1.0)
 MISSING_IN_FONT = (0x1F624, 0x1F62C)
 EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641) if code not in MISSING_IN_FONT)
 _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
@@ -136,7 +131,7 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
         if chosen["emoji"][index]:
             picture = overlay(picture, "emoji", rng=rng)
         if chosen["blur"][index]:
-            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, MAX_BLUR_SIGMA_PX)))
+            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
         changed[index] = np.asarray(picture)
     return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous()
 
@@ -152,12 +147,12 @@ def overlay(picture: Image.Image, kind: Literal["text", "emoji"], *, rng: np.ran
     # matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence
     fonts = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf")
     file = str(fonts.joinpath("DejaVuSans-Bold.ttf" if words else "DejaVuSans.ttf"))
-    font = ImageFont.truetype(file, max(6, round(picture.height * rng.uniform(*HEIGHT_RATES))))
+    font = ImageFont.truetype(file, max(6, round(picture.height * rng.uniform(0.2, 0.5))))
     text = " ".join(words) or str(rng.choice(EMOTICONS))
     left, top, right, bottom = font.getbbox(text)
     x = rng.uniform(0, picture.width) - (left + right) / 2
     y = rng.uniform(0, picture.height) - (top + bottom) / 2
-    opacity = round(255 * rng.uniform(*OPACITIES))
+    opacity = round(255 * rng.uniform(0.7, 1.0))
     first, second = (tuple(int(level) for level in rng.integers(0, 256, size=3)) for _ in range(2))
     layer = Image.new("RGBA", picture.size)
     draw = ImageDraw.Draw(layer)

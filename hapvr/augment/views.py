@@ -23,15 +23,8 @@ MIN_SEGMENT_FRAMES = 4
 PROBABILITIES = {"shuffle_dropout": 0.5, "fast_forward": 0.1, "slow_motion": 0.1, "reverse": 0.1, "pause": 0.1}
 """At most one of these changes a clip (S2VS 3.2)."""
 
-FAST_FORWARD_RATES = (2, 3, 4)
-SLOW_MOTION_RATE = 2
-MIN_REAL_RATE = 0.25
-"""A clip keeps at least this part of real frames where the shuffled window has any such stretch."""
-
 Indices = NDArray[np.int64]
 
-VIDEO_IN_VIDEO_PROBABILITY = 0.3
-"""Of another video pasted on a strong view (S2VS 3.2)."""
 GROUP_VIDEOS = 4
 """Cached views take their donors within fixed groups of this many videos, which training draws one after the other."""
 
@@ -77,9 +70,9 @@ def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
 
 
 def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
-    """The one of `others` that is combined with this strong view (S2VS 3.2), or "" for none."""
+    """The one of `others` that is combined with this strong view, with a probability of 0.3 (S2VS 3.2), or "" for none."""
     draw = numpy_rng(config.seed, video_id, "takes_donor", index).random()
-    if not others or draw >= VIDEO_IN_VIDEO_PROBABILITY:
+    if not others or draw >= 0.3:
         return ""
     return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
 
@@ -102,13 +95,13 @@ def draw_window(
 def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
     """num_frames consecutive entries at a random place; fewer entries are shown again from the first one on.
 
-    Of the possible places only those with enough real frames are drawn from: MIN_REAL_RATE, or as many as there are.
+    Of the possible places only those with enough real frames are drawn from: a quarter of the clip, or as many as there are.
     """
     if len(indices) <= num_frames:
         return np.resize(indices, num_frames)
     real = np.concatenate([[0], np.cumsum(indices >= 0)])
     num_real = real[num_frames:] - real[:-num_frames]
-    enough = min(int(num_real.max()), math.ceil(MIN_REAL_RATE * num_frames))
+    enough = min(int(num_real.max()), math.ceil(0.25 * num_frames))
     start = int(rng.choice(np.flatnonzero(num_real >= enough)))
     return indices[start : start + num_frames].copy()
 
@@ -155,9 +148,9 @@ def _augment(name: str, window: Indices, *, num_frames: int, rng: np.random.Gene
     if name == "shuffle_dropout":
         return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng)
     if name == "fast_forward":
-        return window[:: int(rng.choice(FAST_FORWARD_RATES))]
+        return window[:: int(rng.choice((2, 3, 4)))]
     if name == "slow_motion":
-        return np.repeat(window, SLOW_MOTION_RATE)
+        return np.repeat(window, 2)
     if name == "reverse":
         return window[::-1]
     position = int(rng.integers(len(window)))

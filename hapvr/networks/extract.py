@@ -41,16 +41,6 @@ Embed = Callable[[Frames], Vectors]
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
 
-LEAST_COSINE = 0.95
-"""Minimum cosine between the vectors of a converted network and torch's; half precision gives 0.99 and more."""
-
-KEPT_OPERATIONS = "64"
-"""Operations prepared for sizes seen before. By default it keeps 5000 of them, which is a megabyte more for each new pair of
-lengths of videos; 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own."""
-
-CONTROL_FLOW = frozenset({"If", "Loop", "TensorIterator"})
-"""Operations that run others, which our ONNX files have none of: a loop may never end."""
-
 _kept: dict[str, CompiledNetwork] = {}
 _one_at_a_time = threading.RLock()
 
@@ -76,13 +66,18 @@ class CompiledNetwork:
             "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
-            "CPU_RUNTIME_CACHE_CAPACITY": KEPT_OPERATIONS,
+            # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more for each new pair of lengths
+            # of videos. 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own.
+            "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
         name = model if isinstance(model, Path) else "it"
         try:
             if isinstance(model, Path | bytes):
                 model = core.read_model(model)
-                if found := CONTROL_FLOW & {operation.get_type_name() for operation in model.get_ops()}:
+                # our files have no operations that run others: a loop may never end
+                if found := {"If", "Loop", "TensorIterator"} & {
+                    operation.get_type_name() for operation in model.get_ops()
+                }:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
@@ -244,8 +239,9 @@ def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
             raise DataError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
         made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=frozen.precision)
         wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
-        # a network whose code takes the batch for a constant would give something else, without a word
-        if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < LEAST_COSINE:
+        # A network whose code takes the batch for a constant would give something else, without a word. Half precision
+        # gives a cosine of 0.99 and more.
+        if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < 0.95:
             raise DataError("OpenVINO gives other vectors than torch")
         return _kept.setdefault(key, made)
 

@@ -29,12 +29,6 @@ from hapvr.video.frames import display_frame, display_size
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
 
-NOMINAL_FPS = 25.0
-"""Assumed for streams that state no rate; only used where timestamps are missing or wrong."""
-
-MAX_GAP_S = 600.0
-"""A longer step between two frames is a jump of the clock, not a frame that long."""
-
 TOLERANCE_S = 6e-4
 """Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
 
@@ -58,7 +52,6 @@ _OPEN_OPTIONS = {
     "codec_whitelist": ",".join(sorted(_DECODERS)),
 }
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 
 
 @dataclass(frozen=True)
@@ -202,7 +195,7 @@ def sample_frames(
 
 def is_picture(path: Path) -> bool:
     """Whether the name says that the file is a still picture."""
-    return path.suffix.lower() in PICTURE_SUFFIXES
+    return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
@@ -233,7 +226,7 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
 
 def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """Time and frame of all that can be decoded."""
-    interval_s = 1 / (_positive(stream.average_rate) or NOMINAL_FPS)
+    interval_s = 1 / (_positive(stream.average_rate) or 25.0)  # taken where timestamps are missing or wrong
     time_s, previous, problem = 0.0, None, ""
     packets = container.demux(stream)
     while True:
@@ -249,7 +242,8 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
             check_size(path, frame.width, frame.height)
             if previous is not None:
                 step_s = -1.0 if frame.time is None or previous.time is None else frame.time - previous.time
-                time_s += step_s if 0 <= step_s <= MAX_GAP_S else interval_s
+                # a step of more than ten minutes is a jump of the clock, not a frame that long
+                time_s += step_s if 0 <= step_s <= 600 else interval_s
             previous = frame
             yield time_s, frame
     if previous is None:

@@ -45,8 +45,6 @@ BACKOFF_S = 2.0
 MAX_WAIT_S = 60.0
 MAX_MEMORY_BYTES = 2**30
 """What a download process may hold in memory; it reads pages and playlists whole."""
-SOCKET_TIMEOUT_S = 30.0
-UNAVAILABLE_CODES = frozenset({401, 402, 403, 404, 405, 410, 451})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 YOUTUBE_PROGRAM = "deno"
@@ -282,7 +280,7 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "retries": 0,  # `_fetch` tries again, also where the page fails
         "skip_unavailable_fragments": False,  # a video with a hole is not a whole video
         "fragment_retries": 3,
-        "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
+        "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
         "cookiefile": str(config.cookies_file) if config.cookies_file else None,
     }
@@ -307,7 +305,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
                 return DownloadResult("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
             return DownloadResult("failed", "disk_full", message)
         if isinstance(cause, HTTPError):
-            status: Status = "unavailable" if cause.status in UNAVAILABLE_CODES else "failed"
+            status: Status = "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
             return DownloadResult(status, f"http_{cause.status}", message)
         if isinstance(cause, GeoRestrictedError):
             return DownloadResult("unavailable", "region", message)

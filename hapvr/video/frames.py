@@ -14,29 +14,8 @@ Image.preinit()  # else each process that decodes one file loads Pillow's plugin
 MAX_ASPECT = 8
 """Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
 
-JPEG_QUALITY = 95
-"""Of stored frames."""
-
 SAMPLED_FRAMES = 8
 """Frames, spread evenly, in which bars are looked for."""
-
-NEAR_BLACK = 24
-"""Luma, of 255; noise of compression next to an edge stays below."""
-
-BLACK_SHARE = 95.0
-"""Percent of a row or column that must be near black, so that a logo or subtitle on a bar leaves it one."""
-
-MIN_BAR = 0.03
-"""Share of width or height below which dark edges are no bars."""
-
-NOISE_FRAMES = 3
-"""Frames, spread evenly, whose noise is measured."""
-BLOCK_PX = 16
-"""Side of the blocks of a frame in which noise is measured."""
-QUIET = 0.1
-"""Share of the blocks, the quietest ones, from which the noise of a frame is taken."""
-EDGE_PX = 2
-"""Rows next to a bar that count as bar, since scaling mixes it into them: a letterboxed copy must not gain by rounding."""
 
 
 def display_size(
@@ -87,7 +66,7 @@ def display_frame(
 def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
     """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
     buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
+    Image.fromarray(frame).save(buffer, format="JPEG", quality=95, subsampling=0)
     return buffer.getvalue()
 
 
@@ -140,19 +119,19 @@ def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:
-    """Standard deviation of noise in grey levels, of 255, from the quietest blocks of a few frames: texture is local.
+    """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of three frames: texture is local.
 
-    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block. 0 for pictures of less than a block.
+    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16 pixels. 0 for pictures of
+    less than a block.
     """
-    levels = []
-    for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, NOISE_FRAMES)):
+    levels, side = [], 16
+    for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, 3)):
         across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
         both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
-        down, wide = (size // BLOCK_PX for size in both.shape)
-        pixels = both[: down * BLOCK_PX, : wide * BLOCK_PX].reshape(down, BLOCK_PX, wide, BLOCK_PX)
-        blocks = pixels.mean(axis=(1, 3))
+        down, wide = (size // side for size in both.shape)
+        blocks = both[: down * side, : wide * side].reshape(down, side, wide, side).mean(axis=(1, 3))
         shown = blocks[blocks > 0]  # bars have none
-        levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, QUIET) if len(shown) else 0.0)
+        levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, 0.1) if len(shown) else 0.0)
     return float(np.median(levels))
 
 
@@ -164,11 +143,13 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
 
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     """The first row that is no bar, and the one behind the last."""
-    lit = np.flatnonzero(np.percentile(rows, BLACK_SHARE, axis=1) > NEAR_BLACK)
+    # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression next to an edge stays below 24
+    lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)
     if not len(lit):
         return 0, len(rows)
     first, last = int(lit[0]), int(lit[-1]) + 1
-    if first + len(rows) - last < MIN_BAR * len(rows):
+    if first + len(rows) - last < 0.03 * len(rows):  # dark edges as thin as these are no bars
         return 0, len(rows)
-    first, last = first + EDGE_PX * (first > 0), last - EDGE_PX * (last < len(rows))
+    # scaling mixes a bar into the rows next to it: a letterboxed copy must not gain by rounding
+    first, last = first + 2 * (first > 0), last - 2 * (last < len(rows))
     return (first, last) if first < last else (0, len(rows))

@@ -20,14 +20,13 @@ HASH_VERSION = 1
 NO_HASH = 0
 """The hash of a frame that shows nothing; half of the bits of any other are set."""
 SIDE_PX = 32
-LOW = 8
-"""Frequencies of each direction that make bits, from the lowest one on that is not constant."""
 MIN_CONTRAST = 12.0
 """Median size of these coefficients, of an orthonormal transform of grey levels, below which noise would decide the bits."""
 
 Hashes = NDArray[np.uint64]
 
-_FREQUENCY, _PIXEL = np.arange(1, LOW + 1)[:, None], np.arange(SIDE_PX)
+# the eight lowest frequencies of each direction make bits, but for the constant one
+_FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(SIDE_PX)
 _COSINES = np.sqrt(2 / SIDE_PX) * np.cos(np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * SIDE_PX))
 
 

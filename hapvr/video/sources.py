@@ -24,7 +24,6 @@ _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_MISLEADING_PARTS = frozenset(["", ".", ".."])
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
@@ -145,7 +144,7 @@ def validate_video_id(video_id: str) -> str:
     """The id itself if it can safely name a video. Raises DataError otherwise."""
     parts = video_id.split("/")
     plain = unicodedata.is_normalized("NFC", video_id) and not _CONTROLS_OR_SURROGATES.search(video_id)
-    if not plain or len(parts) < 2 or not _MISLEADING_PARTS.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
+    if not plain or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
         raise DataError(
             f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} characters, in Unicode normal form C, "
             "without control characters, and with no part between slashes that is empty, '.' or '..'; rename the video"
