@@ -21,12 +21,6 @@ from hapvr.augment.views import NOISE, ViewPlan, crop_or_loop, draw_temporal, dr
 from hapvr.seeding import derive_seed, numpy_rng
 from hapvr.video.frames import decode_jpegs
 
-WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
-"""Parts of a frame's area (S2VS, Table 11)."""
-
-RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE = 2, 9
-VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
-
 
 class ViewDrawer:
     """Draws the clips of plans.
@@ -60,13 +54,14 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
     of_window = numpy_rng(seed, video_id, "window", plan.window)
     window = draw_window(len(frames), num_frames=num_frames, rng=of_window, part=plan.window_part)
     rng = numpy_rng(seed, video_id, plan.strength, plan.index)
+    # areas of crops as parts of the frame's (S2VS, Table 11)
     if plan.strength == "weak":
-        indices, scale = crop_or_loop(window, num_frames=num_frames, rng=rng), WEAK_CROP_SCALE
+        indices, areas = crop_or_loop(window, num_frames=num_frames, rng=rng), [0.8, 1.0]
     else:
-        indices, scale = draw_temporal(window, num_frames=num_frames, rng=rng), STRONG_CROP_SCALE
+        indices, areas = draw_temporal(window, num_frames=num_frames, rng=rng), [0.5, 1.0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
-        top, left, height, width = RandomResizedCrop.get_params(frames, list(scale), [3 / 4, 4 / 3])
+        top, left, height, width = RandomResizedCrop.get_params(frames, areas, [3 / 4, 4 / 3])
     flip = bool(rng.random() < 0.5)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
     clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
@@ -91,18 +86,18 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        operations = v2.RandAugment(RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE)  # type: ignore[attr-defined]
+        operations = v2.RandAugment(num_ops=2, magnitude=9)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
     return augmented
 
 
 def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Tensor:
-    """The donor pasted small upon the host, at one random place in all frames; its side is VIDEO_IN_VIDEO_SCALE of the frame's.
+    """The donor pasted small upon the host, at one random place in all frames; its side is 0.3 to 0.7 of the frame's.
 
     Both have equal shapes [T, 3, S, S].
     """
     size_px = host.shape[-1]
-    inset_px = max(1, round(size_px * rng.uniform(*VIDEO_IN_VIDEO_SCALE)))
+    inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
     frames = host.clone()
     frames[:, :, top : top + inset_px, left : left + inset_px] = functional.resize(  # type: ignore[attr-defined]  # re-exported without __all__

@@ -41,10 +41,7 @@ INDEX_FIELDS = (
     *(pa.field(name, pa.string(), nullable=False) for name in ("video_id", "status", "reason", "message")),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
-COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
-"""Types of the columns of data files that are not tensors."""
 TENSOR_KEY = b"hapvr.tensor"
-MAX_PAGE_BYTES = 1 << 30
 ROW_GROUP_ROWS = 256
 """At most; longer videos have several row groups."""
 
@@ -224,7 +221,7 @@ class Shard:
                 compression="none",  # tensors and JPEGs do not compress
                 use_dictionary=["video_id"],
                 write_statistics=["video_id"],
-                data_page_size=MAX_PAGE_BYTES,
+                data_page_size=1 << 30,
                 write_page_checksum=True,
             ) as writer,
         ):
@@ -262,8 +259,9 @@ class VideoRows:
         self._schema = self._file.schema_arrow
         self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():
+            types = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
             names = {"video_id", *self._columns}
-            wanted = [pa.field(name, COLUMN_TYPES.get(name) or self._schema.field(name).type) for name in names]
+            wanted = [pa.field(name, types.get(name) or self._schema.field(name).type) for name in names]
             check_columns(self._schema.empty_table(), wanted)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)

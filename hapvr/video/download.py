@@ -43,14 +43,10 @@ Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 BACKOFF_S = 2.0
 """Wait before the first retry; it doubles up to MAX_WAIT_S."""
 MAX_WAIT_S = 60.0
-MAX_MEMORY_BYTES = 2**30
-"""What a download process may hold in memory; it reads pages and playlists whole."""
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 YOUTUBE_PROGRAM = "deno"
 """Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that may be started."""
-
-_PROGRAM_EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"})
 
 # Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
 _GONE = re.compile(
@@ -90,7 +86,8 @@ class Downloader(contextlib.ExitStack):
     def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
         super().__init__()
         self._config, self._backoff_s = config, backoff_s
-        limits = {resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: config.max_bytes}
+        # a process reads pages and playlists whole
+        limits = {resource.RLIMIT_DATA: 2**30, resource.RLIMIT_FSIZE: config.max_bytes}
         self._pool = self.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
 
     def download(
@@ -204,12 +201,14 @@ def guard_process() -> None:
     were installed. Nor does it connect to the local network, unless the address that it was given lies there.
     """
 
+    starts = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
+
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
             host = str(arguments[1][0])
             if _is_local(host):
                 raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
-        if event in _PROGRAM_EVENTS:
+        if event in starts:
             named = arguments and isinstance(arguments[0], str | bytes | os.PathLike)
             program = os.fsdecode(arguments[0]) if named else event
             if not (_allowed_program and Path(program).name == _allowed_program):

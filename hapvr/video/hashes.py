@@ -20,9 +20,6 @@ HASH_VERSION = 1
 NO_HASH = 0
 """The hash of a frame that shows nothing; half of the bits of any other are set."""
 SIDE_PX = 32
-MIN_CONTRAST = 12.0
-"""Median size of these coefficients, of an orthonormal transform of grey levels, below which noise would decide the bits."""
-
 Hashes = NDArray[np.uint64]
 
 # the eight lowest frequencies of each direction make bits, but for the constant one
@@ -44,7 +41,7 @@ def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float]
     area = (left * width, top * height, right * width, bottom * height)
     small = Image.fromarray(grey).resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX, box=area)
     coefficients = (_COSINES @ np.asarray(small, np.float64) @ _COSINES.T).ravel()
-    if np.median(np.abs(coefficients)) < MIN_CONTRAST:
+    if np.median(np.abs(coefficients)) < 12:  # noise would decide the bits
         return NO_HASH
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
 
