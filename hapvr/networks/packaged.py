@@ -51,16 +51,11 @@ PACKAGES = {
 BLOCKS = {"tf_efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1), "tf_efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1)}
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 TAPS = (1, 2, 4, 6)
-REDUCTIONS = (4, 8, 16, 32)
-"""By stage: its blocks, and the stride of its first one. TAPS: stages whose outputs give regions, the last of each scale, and
-how much smaller than the frame they are."""
+"""By stage: its blocks, and the stride of its first one. TAPS: stages whose outputs give regions, the last of each scale."""
 
-NORM_EPS = 1e-3
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 OPSET = 18
 GRID = (3, 3)
-REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
-"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +87,8 @@ class PackagedBackbone:
 
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
     """Raises DataError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3 regions."""
-    sides = [-(-config.crop_px // reduction) for reduction in REDUCTIONS]
-    for stage, side in enumerate(sides):
+    for stage, reduction in enumerate((4, 8, 16, 32)):
+        side = -(-config.crop_px // reduction)
         kernel, stride = region_kernel(stage, side)
         if side != GRID[0] and (side - kernel) // stride + 1 != GRID[0]:
             raise ConfigError(
@@ -174,8 +169,8 @@ def packaged_origin(architecture: str) -> str:
 
 
 def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
-    """Side and stride of the max pooling that makes regions of a map of this side."""
-    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
+    """Side and stride of the max pooling that makes regions of a map: as for those of 56, 28, 14 and 7 px of a 224 px crop."""
+    kernel = max(1, round((28 / 56, 14 / 28, 6 / 14, 3 / 7)[stage] * side_px))
     return kernel, (kernel + 1) // 2
 
 
@@ -241,7 +236,7 @@ def _region_graph(architecture: str, crop_px: int, whitening: Whitening | None) 
         side = -(-side // stride)
         weights = state[f"{conv}.weight"].astype(np.float64)
         gain, bias, mean, variance, _ = (state[f"{norm}.{part}"].astype(np.float64) for part in NORM)
-        scale = gain / np.sqrt(variance + NORM_EPS)
+        scale = gain / np.sqrt(variance + 1e-3)
         folded = (weights * scale[:, None, None, None]).astype(np.float32), (bias - mean * scale).astype(np.float32)
         groups = len(weights) if conv.endswith("_dw") else 1
         # padded as TensorFlow does: one more on the right and below where it is odd
