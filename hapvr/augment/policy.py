@@ -1,9 +1,12 @@
-"""Weak and strong views: which augmentations a training clip gets. Every draw is seeded by (seed, video id, view)."""
+"""How views look: weak and strong clips of sampled frames, cached or online. Every draw is seeded by (seed, video id, view)."""
 
 from __future__ import annotations
 
 import importlib.resources
 import string
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -13,61 +16,67 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop, v2
 from torchvision.transforms.v2 import functional
 
-from hapvr.augment.temporal import NOISE, Indices, crop_or_loop, draw_temporal
+from hapvr.augment.settings import ViewsConfig
+from hapvr.augment.views import NOISE, ViewPlan, crop_or_loop, draw_temporal, draw_window
 from hapvr.seeding import derive_seed, numpy_rng
-
-WEAK_CROP_SCALE, STRONG_CROP_SCALE = (0.8, 1.0), (0.5, 1.0)
-"""Parts of a frame's area (S2VS, Table 11)."""
-
-ASPECTS = (3 / 4, 4 / 3)
-FLIP_PROBABILITY = 0.5
-RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE = 2, 9
-VIDEO_IN_VIDEO_SCALE = (0.3, 0.7)
+from hapvr.video.frames import decode_jpegs
 
 
-Where = tuple[int, str, int]
-"""Seed, video id and index of a view: what seeds its draws."""
+class ViewDrawer:
+    """Draws the clips of plans.
+
+    read: the sampled frames of a video, as JPEG. size_px: side of the square frames of a clip. Memory holds the decoded
+    frames of the two videos that were read last.
+    """
+
+    def __init__(self, read: Callable[[str], Sequence[bytes]], *, config: ViewsConfig, size_px: int) -> None:
+        self._frames = lru_cache(maxsize=2)(lambda video: torch.from_numpy(decode_jpegs(read(video))).contiguous())
+        self._config, self._size_px = config, size_px
+
+    def draw(self, plan: ViewPlan) -> Tensor:
+        """The clip of a plan, [T, 3, S, S] uint8. The donor shows its own strong view of the same index."""
+        view = draw_view(self._frames(plan.video_id), plan, config=self._config, size_px=self._size_px)
+        if not plan.donor_id:
+            return view
+        donor = self.draw(replace(plan, video_id=plan.donor_id, donor_id=""))
+        return video_in_video(view, donor, numpy_rng(self._config.seed, plan.video_id, "video_in_video", plan.index))
 
 
-def draw_view(
-    frames: Tensor, window: Indices, where: Where, *, strength: Literal["weak", "strong"], num_frames: int, size_px: int
-) -> Tensor:
-    """A clip of a video (method 4), [num_frames, 3, size_px, size_px] uint8 RGB; equal arguments give equal bytes.
+def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: int) -> Tensor:
+    """A clip of a video (method 4), [T, 3, size_px, size_px] uint8 RGB; equal arguments give equal bytes.
 
     A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has a temporal augmentation, a strong
-    crop and flip, RandAugment on the clip, overlays and blur on frames. Video in video needs a second video: see
-    `video_in_video`.
+    crop and flip, RandAugment on the clip, overlays and blur on frames; it is without its donor, see `video_in_video`.
 
-    frames: [N, 3, H, W] uint8, the video's sampled frames. window: the frames that the clip may show, in order, see
-    `hapvr.augment.temporal.draw_window`; views of one window overlap.
+    frames: [N, 3, H, W] uint8, the video's sampled frames.
     """
-    seed, video_id, index = where
-    rng = numpy_rng(seed, video_id, strength, index)
-    if strength == "weak":
-        return _crop(frames, crop_or_loop(window, num_frames=num_frames, rng=rng), size_px, WEAK_CROP_SCALE, rng)
-    clip = _crop(frames, draw_temporal(window, num_frames=num_frames, rng=rng), size_px, STRONG_CROP_SCALE, rng)
-    return draw_overlays(rand_augment(clip, seed=derive_seed(seed, video_id, "rand_augment", index)), rng=rng)
-
-
-def _crop(
-    frames: Tensor, indices: Indices, size_px: int, scale: tuple[float, float], rng: np.random.Generator
-) -> Tensor:
-    """The indexed frames, cropped, scaled and perhaps mirrored alike; frames without a source become black or noise."""
+    seed, video_id, num_frames = config.seed, plan.video_id, config.num_frames
+    of_window = numpy_rng(seed, video_id, "window", plan.window)
+    window = draw_window(len(frames), num_frames=num_frames, rng=of_window, part=plan.window_part)
+    rng = numpy_rng(seed, video_id, plan.strength, plan.index)
+    # areas of crops as parts of the frame's (S2VS, Table 11)
+    if plan.strength == "weak":
+        indices, areas = crop_or_loop(window, num_frames=num_frames, rng=rng), [0.8, 1.0]
+    else:
+        indices, areas = draw_temporal(window, num_frames=num_frames, rng=rng), [0.5, 1.0]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**62)))
-        top, left, height, width = RandomResizedCrop.get_params(frames, list(scale), list(ASPECTS))
-    flip = bool(rng.random() < FLIP_PROBABILITY)
+        top, left, height, width = RandomResizedCrop.get_params(frames, areas, [3 / 4, 4 / 3])
+    flip = bool(rng.random() < 0.5)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
     clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
         frames[torch.from_numpy(shown)], top, left, height, width, [size_px, size_px], antialias=True
     )
     clip = (clip.flip(-1) if flip else clip)[torch.from_numpy(position)]
+    # frames without a source become black or noise
     clip[torch.from_numpy(indices < 0)] = 0
     noisy = indices == NOISE
     if noisy.any():
         noise = rng.integers(0, 256, size=(int(noisy.sum()), *clip.shape[1:]), dtype=np.uint8)
         clip[torch.from_numpy(noisy)] = torch.from_numpy(noise)
-    return clip
+    if plan.strength == "weak":
+        return clip
+    return draw_overlays(rand_augment(clip, seed=derive_seed(seed, video_id, "rand_augment", plan.index)), rng=rng)
 
 
 def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
@@ -77,20 +86,18 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        operations = v2.RandAugment(RANDAUGMENT_OPERATIONS, RANDAUGMENT_MAGNITUDE)  # type: ignore[attr-defined]
+        operations = v2.RandAugment(num_ops=2, magnitude=9)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
     return augmented
 
 
-def video_in_video(host: Tensor, donor: Tensor, where: Where) -> Tensor:
-    """The donor pasted small upon the host, at one random place in all frames; its side is VIDEO_IN_VIDEO_SCALE of the frame's.
+def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Tensor:
+    """The donor pasted small upon the host, at one random place in all frames; its side is 0.3 to 0.7 of the frame's.
 
-    Both have equal shapes [T, 3, S, S]. where: of the host.
+    Both have equal shapes [T, 3, S, S].
     """
-    seed, video_id, index = where
-    rng = numpy_rng(seed, video_id, "video_in_video", index)
     size_px = host.shape[-1]
-    inset_px = max(1, round(size_px * rng.uniform(*VIDEO_IN_VIDEO_SCALE)))
+    inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
     frames = host.clone()
     frames[:, :, top : top + inset_px, left : left + inset_px] = functional.resize(  # type: ignore[attr-defined]  # re-exported without __all__
@@ -100,9 +107,6 @@ def video_in_video(host: Tensor, donor: Tensor, where: Where) -> Tensor:
 
 
 OVERLAY_PROBABILITIES = {"text": 0.3, "emoji": 0.3, "blur": 0.5}
-MAX_BLUR_SIGMA_PX = 2.0
-HEIGHT_RATES = (0.2, 0.5)
-OPACITIES = (0.7, 1.0)
 MISSING_IN_FONT = (0x1F624, 0x1F62C)
 EMOTICONS = tuple(chr(code) for code in range(0x1F600, 0x1F641) if code not in MISSING_IN_FONT)
 _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
@@ -118,46 +122,36 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):
         picture = Image.fromarray(changed[index])
         if chosen["text"][index]:
-            picture = overlay_text(picture, rng=rng)
+            picture = overlay(picture, "text", rng=rng)
         if chosen["emoji"][index]:
-            picture = overlay_emoji(picture, rng=rng)
+            picture = overlay(picture, "emoji", rng=rng)
         if chosen["blur"][index]:
-            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, MAX_BLUR_SIGMA_PX)))
+            picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
         changed[index] = np.asarray(picture)
     return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous()
 
 
-def overlay_text(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
-    """The picture with one to four random words in a random colour, size and place."""
-    words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]
-    font = _font("DejaVuSans-Bold.ttf", picture, rng)
-    return _draw(picture, " ".join(words), font=font, backdrop=False, rng=rng)
+def overlay(picture: Image.Image, kind: Literal["text", "emoji"], *, rng: np.random.Generator) -> Image.Image:
+    """The picture with one to four random words, or a random face on a disc, in random colours, size and place.
 
-
-def overlay_emoji(picture: Image.Image, *, rng: np.random.Generator) -> Image.Image:
-    """The picture with one random face on a coloured disc."""
-    font = _font("DejaVuSans.ttf", picture, rng)
-    return _draw(picture, str(rng.choice(EMOTICONS)), font=font, backdrop=True, rng=rng)
-
-
-def _draw(
-    picture: Image.Image, text: str, *, font: ImageFont.FreeTypeFont, backdrop: bool, rng: np.random.Generator
-) -> Image.Image:
-    """Text whose box may stick out of the frame, but whose centre lies inside."""
+    Their box may stick out of the frame, but its centre lies inside.
+    """
+    words = []
+    if kind == "text":
+        words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]
+    # matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence
+    fonts = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf")
+    file = str(fonts.joinpath("DejaVuSans-Bold.ttf" if words else "DejaVuSans.ttf"))
+    font = ImageFont.truetype(file, max(6, round(picture.height * rng.uniform(0.2, 0.5))))
+    text = " ".join(words) or str(rng.choice(EMOTICONS))
     left, top, right, bottom = font.getbbox(text)
     x = rng.uniform(0, picture.width) - (left + right) / 2
     y = rng.uniform(0, picture.height) - (top + bottom) / 2
-    opacity = round(255 * rng.uniform(*OPACITIES))
+    opacity = round(255 * rng.uniform(0.7, 1.0))
     first, second = (tuple(int(level) for level in rng.integers(0, 256, size=3)) for _ in range(2))
     layer = Image.new("RGBA", picture.size)
     draw = ImageDraw.Draw(layer)
-    if backdrop:
+    if kind == "emoji":
         draw.ellipse((x + left, y + top, x + right, y + bottom), fill=(*first, opacity))
     draw.text((x, y), text, font=font, fill=(*second, opacity))
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
-
-
-def _font(name: str, picture: Image.Image, rng: np.random.Generator) -> ImageFont.FreeTypeFont:
-    """matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence."""
-    file = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf", name)
-    return ImageFont.truetype(str(file), max(6, round(picture.height * rng.uniform(*HEIGHT_RATES))))

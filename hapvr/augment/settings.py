@@ -8,9 +8,6 @@ from pydantic import Field
 
 from hapvr.settings import Settings
 
-WINDOWS = 4
-"""Stretches of a video that its cached views are cut from in turn; the views of one training item are of one stretch."""
-
 
 class ViewsConfig(Settings):
     """The training clips of `num_frames` frames. The cache has `num_weak` weak and `num_strong` strong ones of each video."""
@@ -23,12 +20,11 @@ class ViewsConfig(Settings):
 
     @property
     def num_windows(self) -> int:
-        """Windows of the cached views of a video; each has a weak and a strong view at least."""
-        return min(WINDOWS, self.num_weak, self.num_strong)
+        """Stretches of a video that its cached views are cut from in turn; each has a weak and a strong view at least.
 
-    def window_of(self, index: int) -> int:
-        """The number of the window that a cached view is cut from; weak views have the first indices."""
-        return (index if index < self.num_weak else index - self.num_weak) % self.num_windows
+        The views of one training item are of one stretch.
+        """
+        return min(4, self.num_weak, self.num_strong)
 
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:
         """The weak and the strong cached views that are cut from a window."""

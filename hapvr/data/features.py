@@ -1,7 +1,10 @@
 """Feature shards: one row of region features [9, D] fp16 and the perceptual hash per frame, the rows of a video contiguous and
-in time order.
+in time order. View shards: one row per augmented clip, the views of a video contiguous, weak ones first, and one row group.
 
-With `features.pooled` a row also holds the frame's extras, [9 + k, D], see `hapvr.model.frame_extras`.
+`training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
+for row, of which training makes the ternary labels of the frames of each pair of clips.
+
+With `features.pooled` regions carry the frame's extras, [9 + k, D], see `hapvr.model.frame_extras`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
-from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import Columns, frame_columns, frame_fields, tensor_field
+from hapvr.data.shards import Columns, Shard, VideoRows, frame_columns, frame_fields, tensor_field
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
@@ -32,11 +34,18 @@ HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
+VIEWS_STAGE = "training_views"
+LABELS_STAGE = "pseudo_labels"
+DRAWING_VERSION = 3
+"""Changes with the rules by which clips are drawn; views of another version are made again. 3: crops of torchvision."""
+VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
+"""Sampled frames of the video."""
+
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
     """The columns for [num_regions, dims] features, the rows of frame extras included."""
     hashes = pa.field("hash", pa.uint64(), nullable=False)
-    return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims), dtype="float16"))
+    return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims)))
 
 
 def feature_columns(
@@ -49,6 +58,16 @@ def feature_columns(
     [T], None where the frames are not at hand."""
     known = np.zeros(len(regions), np.uint64) if hashes is None else hashes
     return frame_columns(video_id, timestamps_s, known, regions)
+
+
+def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
+    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id` is the video that is combined
+    with the view, "" for none."""
+    return (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("donor_id", pa.string(), nullable=False),
+        tensor_field(column, shape=shape),
+    )
 
 
 class FeatureFile(VideoRows):
@@ -74,6 +93,28 @@ class FeatureFile(VideoRows):
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
         return self.tensors(video_id, first, last, self._part)
+
+
+class ViewFile(VideoRows):
+    """The views of one shard; `dims` is D, the last axis of the stored tensors."""
+
+    def __init__(self, shard: Shard, *, extras: bool = False) -> None:
+        """extras: `read` gives frame extras, too; DataError where the shard has none."""
+        super().__init__(shard)
+        self.extras_dims: int = self.settings.get(EXTRAS_SETTING, 0)
+        """C of the pooled vectors, 0 without any."""
+        self._part = frame_part(shard, self.settings, extras=extras)
+        self.donors: dict[str, list[str]] = {}
+        """Of each view of a video the one that is combined with it, "" for none."""
+        with shard.corruption_errors():
+            for row in self._file.read(columns=["video_id", "donor_id"]).to_pylist():
+                self.donors.setdefault(row["video_id"], []).append(row["donor_id"])
+
+    def read(self, video_id: str) -> Tensor:
+        """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""
+        import torch  # those who only verify files need none
+
+        return torch.from_numpy(self.tensors(video_id, part=self._part))
 
 
 class FeatureStore:

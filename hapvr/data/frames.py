@@ -11,26 +11,19 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image, ImageOps
 
-from hapvr.data.shards import Shard, VideoRows
-from hapvr.data.tensors import frame_fields
+from hapvr.data.shards import Shard, VideoRows, frame_fields
 
 STAGE = "frames"
 THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
-INDEX_COLUMNS = (
-    pa.field("width_px", pa.int32(), nullable=False),
-    pa.field("height_px", pa.int32(), nullable=False),
-    pa.field("file_sha256", pa.string(), nullable=False),
-    pa.field("frames_sha256", pa.string(), nullable=False),
-)
+INDEX_COLUMNS = tuple(pa.field(name, pa.string(), nullable=False) for name in ("file_sha256", "frames_sha256"))
 
 
 @dataclass(frozen=True)
 class VideoFrames:
     """The sampled frames of one video: N JPEGs and their timestamps in seconds."""
 
-    video_id: str
     jpegs: tuple[bytes, ...]
     timestamps_s: tuple[float, ...]
 
@@ -60,9 +53,7 @@ class FrameFile(VideoRows):
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""
         table = self.rows(video_id)
-        return VideoFrames(
-            video_id, tuple(table.column("jpeg").to_pylist()), tuple(table.column("timestamp_s").to_pylist())
-        )
+        return VideoFrames(*(tuple(table.column(name).to_pylist()) for name in ("jpeg", "timestamp_s")))
 
 
 def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:

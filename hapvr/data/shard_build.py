@@ -17,8 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.shards import STATUS_OK, Shard, VideoRows, index_row
-from hapvr.data.tensors import Columns
+from hapvr.data.shards import STATUS_OK, Columns, Shard, VideoRows, index_row
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 
@@ -98,7 +97,14 @@ def build_shard(
         finished = shard.is_finished(provenance)
         if finished and not retry:
             return StageResult.of(shard, done=False)
-        kept = _unchanged_rows(shard, provenance, reuse) if reuse else {}
+        kept: dict[str, IndexRow] = {}
+        found = shard.find() if reuse else None
+        if reuse and found and not found.provenance.differences(provenance):
+            kept = {row["video_id"]: row for row in found.rows() if reuse(row, found.provenance)}
+            # Damaged rows must not be copied under a new digest.
+            if kept and found.data_sha256 and found.data_sha256 != shard.root.sha256(shard.data_name):
+                warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
+                kept = {}
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
             return StageResult.of(shard, done=False)
@@ -149,21 +155,6 @@ def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
         for row in rows
         if row["status"] != STATUS_OK
     ]
-
-
-def _unchanged_rows(
-    shard: Shard, wanted: Provenance, reuse: Callable[[IndexRow, Provenance], bool]
-) -> dict[str, IndexRow]:
-    """Video id -> index row of those videos of an earlier run that need not be made again."""
-    earlier = shard.find()
-    if earlier is None or earlier.provenance.differences(wanted):
-        return {}
-    kept = {row["video_id"]: row for row in earlier.rows() if reuse(row, earlier.provenance)}
-    # Damaged rows must not be copied under a new digest.
-    if kept and earlier.data_sha256 and earlier.data_sha256 != shard.root.sha256(shard.data_name):
-        warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=2)
-        return {}
-    return kept
 
 
 def _write(

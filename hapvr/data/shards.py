@@ -3,24 +3,28 @@
 The index is written last and carries the provenance and the data file's size and digest, so a shard is finished exactly
 when its index is there. A shard that was made from other settings or inputs is made again. A damaged shard counts as
 missing for the step that makes it; those that read it get a DamagedError.
+
+Tensors, all of half precision, are fixed-size binary columns: fast to read, with the shape in the field's metadata.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field, TypeAdapter
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.data.tensors import Columns, decode_tensors, row_writer, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.provenance import Provenance
 from hapvr.tables import check_columns, read_table, write_table
@@ -34,15 +38,15 @@ DATA_BYTES_KEY = b"hapvr.data_bytes"
 STATUS_OK = "ok"
 STATUS_FAILED = "failed"
 INDEX_FIELDS = (
-    pa.field("video_id", pa.string(), nullable=False),
-    pa.field("status", pa.string(), nullable=False),
-    pa.field("reason", pa.string(), nullable=False),
-    pa.field("message", pa.string(), nullable=False),
+    *(pa.field(name, pa.string(), nullable=False) for name in ("video_id", "status", "reason", "message")),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
-COLUMN_TYPES = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
-"""Types of the columns of data files that are not tensors."""
+TENSOR_KEY = b"hapvr.tensor"
+ROW_GROUP_ROWS = 256
+"""At most; longer videos have several row groups."""
 
+Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
+"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
 Places = dict[str, tuple[int, int]]
 
 
@@ -206,11 +210,26 @@ class Shard:
 
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-        """See `row_writer`. Until the block ends well, the old data and index stay readable."""
+        """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
+        their own. Until the block ends well, the old data and index stay readable."""
+        schema = pa.schema(fields)
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
-            row_writer(stream, fields) as write,
+            pq.ParquetWriter(
+                stream,
+                schema,
+                compression="none",  # tensors and JPEGs do not compress
+                use_dictionary=["video_id"],
+                write_statistics=["video_id"],
+                data_page_size=1 << 30,
+                write_page_checksum=True,
+            ) as writer,
         ):
+
+            def write(columns: Columns) -> None:
+                arrays = [_encode(values, field) for values, field in zip(columns, schema, strict=True)]
+                writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
+
             yield write
 
 
@@ -240,8 +259,9 @@ class VideoRows:
         self._schema = self._file.schema_arrow
         self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():
+            types = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
             names = {"video_id", *self._columns}
-            wanted = [pa.field(name, COLUMN_TYPES.get(name) or self._schema.field(name).type) for name in names]
+            wanted = [pa.field(name, types.get(name) or self._schema.field(name).type) for name in names]
             check_columns(self._schema.empty_table(), wanted)
         groups = range(self._file.metadata.num_row_groups)
         self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)
@@ -250,7 +270,7 @@ class VideoRows:
     def dims(self) -> int:
         """The last axis of the last column, which holds tensors. Raises DamagedError where it does not."""
         with self._shard.corruption_errors():
-            return tensor_shape(self._schema.field(self._columns[-1]))[0][-1]
+            return _shape(self._schema.field(self._columns[-1]))[-1]
 
     @property
     def video_ids(self) -> list[str]:
@@ -285,3 +305,57 @@ class VideoRows:
         with self._shard.corruption_errors():
             # a view would keep the whole row group in memory
             return np.array(decode_tensors(table.column(name), self._schema.field(name))[part])
+
+
+def frame_fields(*stored: pa.Field) -> tuple[pa.Field, ...]:
+    """The columns of a shard with a row per frame. stored: those of what is kept of a frame."""
+    first = (("video_id", pa.string()), ("frame_index", pa.int32()), ("timestamp_s", pa.float64()))
+    return (*(pa.field(name, kind, nullable=False) for name, kind in first), *stored)
+
+
+def frame_columns(video_id: str, timestamps_s: Sequence[float], *stored: Any) -> Columns:
+    """The rows of one video, column by column in the order of `frame_fields`. timestamps_s: T seconds; stored: T values each."""
+    return [video_id] * len(timestamps_s), range(len(timestamps_s)), timestamps_s, *stored
+
+
+def tensor_field(name: str, *, shape: Sequence[int]) -> pa.Field:
+    """A column of half-precision tensors of one shape, e.g. (9, 512), row-major."""
+    metadata = {TENSOR_KEY: json.dumps({"shape": list(shape), "dtype": "float16"}).encode()}
+    return pa.field(name, pa.binary(2 * math.prod(shape)), nullable=False, metadata=metadata)
+
+
+def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.float16]:
+    """A column of N rows -> [N, *shape] array; a view of the column's memory where it is one chunk. Raises ValueError for a
+    column that holds no tensors."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    data, start = column.buffers()[1], column.offset * column.type.byte_width
+    return np.ndarray((len(column), *_shape(field)), np.float16, data, start)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Under TENSOR_KEY."""
+
+    shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
+    dtype: Literal["float16"]
+
+
+_TENSOR = TypeAdapter(_Tensor)
+
+
+def _shape(field: pa.Field) -> tuple[int, ...]:
+    shape = _TENSOR.validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
+    if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
+        raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
+    return shape
+
+
+def _encode(values: Any, field: pa.Field) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if TENSOR_KEY not in (field.metadata or {}):
+        return pa.array(values, field.type)
+    data = np.ascontiguousarray(values, np.float16)
+    assert data.shape[1:] == _shape(field), (field.name, data.shape)
+    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])

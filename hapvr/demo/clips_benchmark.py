@@ -31,8 +31,7 @@ from hapvr.files import write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
-from hapvr.video.container import probe_video
-from hapvr.video.decode import sample_frames
+from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.pool import in_workers, sample_videos
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
@@ -282,8 +281,8 @@ def _saved_frames(path: Path) -> bytes:
     seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
     short_side_px = int(np.clip(min(probe.width_px, probe.height_px), *SHORT_SIDES_PX))
-    sample = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
-    np.savez(saved := io.BytesIO(), frames=sample.frames, fps=fps)
+    _, frames, _ = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
+    np.savez(saved := io.BytesIO(), frames=np.stack(frames), fps=fps)
     return saved.getvalue()
 
 

@@ -1,14 +1,16 @@
-"""The backbone g: frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1).
+"""The frozen networks: the backbone g, frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1), and the teacher g',
+frames to one embedding each (DINO ViT-S/16, [CLS] of the last block; HAP-VR 3.4).
 
 Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
-its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens.
+its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. Any
+network that gives one vector per picture can be the teacher: its embeddings become pseudo labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +18,13 @@ from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.packaged import GRID, WeightsIdentity, region_kernel, stated_settings
-from hapvr.networks.settings import BackboneConfig
-from hapvr.networks.weights import (
-    FrozenNetwork,
-    create_embedding_network,
-    create_network,
-    pixel_statistics,
-    state_sha256,
-)
-
-LAST_FOUR = (-4, -3, -2, -1)
+from hapvr.networks import weights
+from hapvr.networks.packaged import GRID, region_kernel, stated_settings
+from hapvr.networks.settings import BackboneConfig, PseudoLabelSettings, TeacherConfig
 
 
 @dataclass(frozen=True)
-class Backbone(FrozenNetwork):
+class Backbone(weights.FrozenNetwork):
     """network: [B, 3, H, W] float32 -> maps [B, C_l, H_l, W_l]. descriptor: of DESCRIPTORS."""
 
     section: ClassVar[str] = "backbone"
@@ -67,46 +61,38 @@ class PatchTokens(nn.Module):
         (tokens,) = self.transformer.forward_intermediates(  # type: ignore[operator]
             pixels, indices=1, norm=True, intermediates_only=True
         )
-        kernel, stride = region_kernel(-1, int(tokens.shape[-1]))
-        return [F.avg_pool2d(tokens, kernel, stride=stride)]
+        return [F.avg_pool2d(tokens, *region_kernel(-1, int(tokens.shape[-1])))]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """The backbone of a configuration.
+    """The backbone of a configuration. A network of four scales is taken as it is, one of a single scale as `PatchTokens`.
 
     Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
     crop that gives no 3 x 3 regions.
     """
-    network, identity = _network(config)
-    mean, std = pixel_statistics(config)
+    network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
+    if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
+        network = PatchTokens(weights.create_embedding_network(config)[0])
+        identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
+    mean, std = weights.pixel_statistics(config)
     settings = stated_settings(config, identity)
     backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
-    _require_regions(backbone, config)
+    regions, problem = _try_out(backbone.regions, config.crop_px)
+    if problem or regions.shape[1] != config.num_regions:
+        raise ConfigError(
+            f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
+            f"({problem or f'{regions.shape[1]} regions'}); set backbone.crop_px to 224 or to what the network was made for"
+        )
     return backbone
 
 
-def _network(config: BackboneConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of four scales as it is, one of a single scale as `PatchTokens`."""
-    network, identity = create_network(config, features_only=True, out_indices=LAST_FOUR)
-    if len(set(network.feature_info.reduction())) > 1:  # type: ignore[operator, union-attr]
-        return network, identity
-    tokens = PatchTokens(create_embedding_network(config)[0])
-    return tokens, replace(identity, sha256=state_sha256(tokens.state_dict()))
-
-
 @torch.inference_mode()
-def _require_regions(backbone: Backbone, config: BackboneConfig) -> None:
-    """Run one black frame, so that a network or crop without 3 x 3 regions is refused before any work is done."""
+def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
+    """What a network makes of one black frame, and why it does not; so it is refused before any work is done."""
     try:
-        found = backbone.regions(torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)).shape[1]
-        said = f"{found} regions"
+        return run(torch.zeros(1, 3, crop_px, crop_px, dtype=torch.uint8)), ""
     except (AssertionError, AttributeError, RuntimeError, ValueError) as error:
-        found, said = 0, str(error).splitlines()[0][:200]
-    if found != config.num_regions:
-        raise ConfigError(
-            f"backbone: {backbone.identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
-            f"({said}); set backbone.crop_px to 224 or to what the network was made for"
-        )
+        return None, str(error).partition("\n")[0][:200] or type(error).__name__
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
@@ -142,11 +128,7 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     return torch.cat(vectors, dim=1)
 
 
-DESCRIPTORS: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
-    "regions": region_vectors,
-    "imac": imac,
-    "l3_irmac": l3_irmac,
-}
+DESCRIPTORS = {"regions": region_vectors, "imac": imac, "l3_irmac": l3_irmac}
 """Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
 
 
@@ -162,11 +144,74 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
     half its size and half that stride to 3 x 3.
     """
-    pooled = []
-    for stage, feature_map in enumerate(maps):
-        regions = feature_map
-        if regions.shape[-2:] != GRID:
-            kernel, stride = region_kernel(stage, int(feature_map.shape[-1]))
-            regions = F.max_pool2d(feature_map, kernel, stride=stride)
-        pooled.append(regions.float())
-    return pooled
+    return [
+        (one if one.shape[-2:] == GRID else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))).float()
+        for stage, one in enumerate(maps)
+    ]
+
+
+@dataclass(frozen=True)
+class Teacher(weights.FrozenNetwork):
+    """dims: D'."""
+
+    section: ClassVar[str] = "teacher"
+
+    dims: int = field(kw_only=True)
+
+    def resized(self, frames: Tensor) -> Tensor:
+        """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
+        if frames.shape[-1] == self.crop_px:
+            return frames
+        size = (self.crop_px, self.crop_px)
+        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
+        return resized.round().clamp(0, 255).to(frames.dtype)
+
+    def embed(self, frames: Tensor) -> Tensor:
+        """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
+        embeddings: Tensor = self.output(frames)
+        return embeddings.float()
+
+
+def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
+    """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
+
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
+    does not know or that gives no single vector.
+    """
+    network, identity = weights.create_embedding_network(config)
+    mean, std = weights.pixel_statistics(config)
+    settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
+    side = config.crop_px or crop_px
+    teacher = Teacher(network, identity, settings, side, mean, std, config.precision, dims=0)
+    output, problem = _try_out(teacher.output, side)
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        raise ConfigError(
+            f"teacher: {identity.architecture} gives no single vector for a crop of {side} px{problem and ': '}{problem}; set "
+            "teacher.crop_px to what the network was made for, name another architecture, or give teacher.options such as "
+            "{global_pool: avg}"
+        )
+    return replace(teacher, dims=int(output.shape[1]))
+
+
+def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSettings) -> Tensor:
+    """Ternary labels of all frame pairs from teacher embeddings (HAP-VR Eq. 13 and 14).
+
+    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For each query frame, the
+    part `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest
+    is negative (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
+
+    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to within 1e-6
+    share a label, and a frame that is both top and bottom is ignored.
+    """
+    # At least float32: half precision makes ties of distinct cosines.
+    dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
+    with torch.no_grad():
+        cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(reference.to(dtype), dim=-1).transpose(-1, -2)
+        # Products of equal frames may differ in the last bits, but must tie.
+        values = (cosine * 2**20).round().contiguous()
+        ordered, size = values.sort(-1).values, values.shape[-1]
+        above = size - torch.searchsorted(ordered, values, right=True)
+        below = torch.searchsorted(ordered, values)
+        # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth frame.
+        top, bottom = above < settings.top_rate * size - 1e-9, below < settings.bottom_rate * size - 1e-9
+        return top.to(torch.int8) - bottom.to(torch.int8)

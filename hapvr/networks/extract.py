@@ -1,30 +1,35 @@
-"""Frames to features: batches across videos through a frozen network, results back per video."""
+"""Frames to features: batches across videos through a frozen network, results back per video.
+
+A processor runs networks, and the ONNX files of bundles, by OpenVINO, which is imported here alone, where it is first used,
+and without torch. It needs a third to a half of torch's processor time, and runs any length of batch or video.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.errors import on_processor
+from hapvr.errors import DataError, on_processor
 from hapvr.model.settings import NUM_REGIONS
-from hapvr.networks.engine import CompiledNetwork, EngineError, compile_frozen
-from hapvr.networks.packaged import PackagedBackbone, is_packaged, packaged_backbone
-from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig
+from hapvr.networks.packaged import PACKAGES, PackagedBackbone, packaged_backbone
+from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from hapvr.networks.backbone import Backbone
-    from hapvr.networks.teacher import Teacher
+    from hapvr.networks.backbone import Backbone, Teacher
     from hapvr.networks.whitening import Whitening
 
 Item = TypeVar("Item")
@@ -36,17 +41,131 @@ Embed = Callable[[Frames], Vectors]
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
 
+_kept: dict[str, CompiledNetwork] = {}
+_one_at_a_time = threading.RLock()
+
+
+class CompiledNetwork:
+    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a time runs.
+
+    It pins no thread to a processor: other processes work at the same time.
+    """
+
+    def __init__(
+        self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
+    ) -> None:
+        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may use.
+
+        precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read.
+        """
+        with _one_at_a_time:
+            core = _core()
+        half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        properties = {
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,
+            # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more for each new pair of lengths
+            # of videos. 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own.
+            "CPU_RUNTIME_CACHE_CAPACITY": "64",
+        }
+        name = model if isinstance(model, Path) else "it"
+        try:
+            if isinstance(model, Path | bytes):
+                model = core.read_model(model)
+                # our files have no operations that run others: a loop may never end
+                if found := {"If", "Loop", "TensorIterator"} & {
+                    operation.get_type_name() for operation in model.get_ops()
+                }:
+                    raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
+            self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
+        except RuntimeError as error:
+            raise DataError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: npt.NDArray[Any]) -> Vectors:
+        with self._lock:
+            self._request.infer([np.ascontiguousarray(values) for values in inputs], share_inputs=True)
+            found: Vectors = self._request.get_output_tensor(0).data.copy()
+            return found
+
+
+def _last_line(error: Exception) -> str:
+    """What OpenVINO says of an error at its end."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return said[-1][:200] if said else type(error).__name__
+
+
+@cache
+def _core() -> Any:
+    """The one `Core` of this process, which keeps it forever.
+
+    The CPU plugin that a Core loads gives its thread a signal stack, and puts back the former one when it goes. If two of
+    them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that
+    Python handles ends the process.
+    """
+    import openvino
+
+    return openvino.Core()
+
 
 def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) -> Backbone | PackagedBackbone:
     """The backbone of a configuration, without torch where a processor runs a packaged one. extras: see `region_embedder`.
 
     Raises as `load_backbone` and `packaged_backbone` do.
     """
-    if on_processor(device) and is_packaged(config) and not extras:
+    packaged = config.weights.source == "packaged" and config.architecture.removesuffix(".in1k") in PACKAGES
+    if packaged and on_processor(device) and not (config.options or extras) and config.descriptor == "regions":
         return packaged_backbone(config)
     from hapvr.networks.backbone import load_backbone
 
     return load_backbone(config)
+
+
+def region_embedder(
+    backbone: Backbone | PackagedBackbone,
+    whitening: Whitening | None,
+    device: torch.device | str,
+    *,
+    extras: bool = False,
+) -> Embed:
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
+
+    whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
+    `hapvr.model.frame_extras`.
+    """
+    if isinstance(backbone, PackagedBackbone):
+        return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
+    import torch
+    from torch.nn import functional as F
+
+    from hapvr.model.frame_extras import join_extras
+    from hapvr.networks.backbone import frame_extras
+
+    device = choose_device(device)
+
+    def whitened(regions: Tensor) -> Tensor:
+        if whitening is None:
+            return regions
+        whitening.require(regions.shape[-1])
+        return F.normalize((regions - mean) @ scale, dim=-1)
+
+    if whitening is not None:
+        mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
+    if not extras:
+        return _embedder(backbone, "regions", device, after=whitened)
+    return _embedder(
+        backbone,
+        "regions_and_means",
+        device,
+        after=lambda vectors: join_extras(whitened(vectors[:, :NUM_REGIONS]), *frame_extras(vectors)),
+    )
+
+
+def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
+    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
+    return _embedder(teacher, "embed", choose_device(device), before=teacher.resized)
 
 
 def _embedder(
@@ -72,11 +191,9 @@ def _embedder(
         in_torch: Callable[[Tensor], Tensor] = getattr(frozen, method)
         if device.type != "cpu":
             return in_torch
-        exact = getattr(replace(frozen, precision="float32"), method)
-        key = f"{method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
         try:
-            network = compile_frozen(frozen.network, exact, key=key, crop_px=frozen.crop_px, precision=frozen.precision)
-        except EngineError as error:
+            network = _compile(frozen, method)
+        except DataError as error:
             warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=3)
             return in_torch
         return lambda frames: torch.from_numpy(network(frames.numpy()))
@@ -89,46 +206,44 @@ def _embedder(
     return embed
 
 
-def region_embedder(
-    backbone: Backbone | PackagedBackbone,
-    whitening: Whitening | None,
-    device: torch.device | str,
-    *,
-    extras: bool = False,
-) -> Embed:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
+def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
+    """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
 
-    whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
-    `hapvr.model.frame_extras`.
+    The same one is converted once in a process, which takes seconds. Raises DataError for what OpenVINO cannot convert.
     """
-    if isinstance(backbone, PackagedBackbone):
-        return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
+    import openvino
     import torch
-    from torch.nn import functional as F
 
-    device = choose_device(device)
-    from hapvr.model.frame_extras import join_extras
-    from hapvr.networks.backbone import frame_extras
+    run = getattr(replace(frozen, precision="float32"), method)
+    key = f"{method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
 
-    def whitened(regions: Tensor) -> Tensor:
-        if whitening is None:
-            return regions
-        whitening.require(regions.shape[-1])
-        return F.normalize((regions - mean) @ scale, dim=-1)
+    class FrameFunction(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = frozen.network  # so that its weights are known
 
-    def with_extras(vectors: Tensor) -> Tensor:
-        return join_extras(whitened(vectors[:, :NUM_REGIONS]), *frame_extras(vectors))
+        def forward(self, frames: Tensor) -> Any:
+            return run(frames)
 
-    if whitening is not None:
-        mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
-    if extras:
-        return _embedder(backbone, "regions_and_means", device, after=with_extras)
-    return _embedder(backbone, "regions", device, after=whitened)
-
-
-def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
-    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
-    return _embedder(teacher, "embed", choose_device(device), before=teacher.resized)
+    with _one_at_a_time, torch.no_grad(), torch.autocast("cpu", enabled=False):
+        if key in _kept:
+            return _kept[key]
+        size = (3, frozen.crop_px, frozen.crop_px)
+        probe = torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=torch.Generator())
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
+                model = openvino.convert_model(FrameFunction().eval(), example_input=probe[:2])
+            model.reshape([-1, *size])
+        except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
+            raise DataError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
+        made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=frozen.precision)
+        wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
+        # A network whose code takes the batch for a constant would give something else, without a word. Half precision
+        # gives a cosine of 0.99 and more.
+        if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < 0.95:
+            raise DataError("OpenVINO gives other vectors than torch")
+        return _kept.setdefault(key, made)
 
 
 def embed_by_networks(

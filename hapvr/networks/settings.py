@@ -32,12 +32,6 @@ class Weights(Settings):
         return self
 
 
-MAX_OPTION = 4096
-"""Largest number among the options of a network, e.g. a side or a width."""
-MAX_REPEATS = 128
-REPEATING = ("depth", "layer", "block", "multiplier")
-"""Words in the names of options that say how often parts of a network are repeated, at most MAX_REPEATS times."""
-
 ArchitectureName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,120}$")]
 
 
@@ -59,7 +53,8 @@ class FrozenNetworkConfig(Settings):
     @classmethod
     def _bounded(cls, options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
         for name, value in options.items():
-            most = MAX_REPEATS if any(word in name for word in REPEATING) else MAX_OPTION
+            # how often parts of a network are repeated; sides and widths
+            most = 128 if any(word in name for word in ("depth", "layer", "block", "multiplier")) else 4096
             if not isinstance(value, str) and not -most <= value <= most:
                 raise ValueError(f"{name}: {value!s:.120} is not between {-most} and {most}")
         return options

@@ -65,18 +65,15 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
     Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be
     had or do not fill the network.
     """
-    weights, architecture = config.weights, config.architecture
-    state = None
-    if weights.source != "random":
-        if weights.source == "packaged":
-            path, tensors = Path(architecture), map(torch.from_numpy, packaged_tensors(architecture).values())
-            with torch.device("meta"):
-                names = _build(config, {}).state_dict()
-            found = dict(zip(names, tensors, strict=True))
-        else:
-            path = weights.path or _published_file(architecture)
-            found, _ = read_archive(path)
-        state = _fitted(found, config, path)
+    weights, architecture, state = config.weights, config.architecture, None
+    if weights.source == "packaged":
+        tensors = map(torch.from_numpy, packaged_tensors(architecture).values())
+        with torch.device("meta"):
+            names = _build(config, {}).state_dict()
+        state = _fitted(dict(zip(names, tensors, strict=True)), config, Path(architecture))
+    elif weights.source != "random":
+        path = weights.path or _published_file(architecture)
+        state = _fitted(read_archive(path)[0], config, path)
     if config.options:
         with torch.device("meta"):
             size = sum(values.numel() for values in _build(config, build).parameters())

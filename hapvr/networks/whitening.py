@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,8 +18,6 @@ STAGE = "whitening"
 WEIGHTS_NAME = "whitening/whitening.safetensors"
 PROVENANCE_NAME = "whitening/whitening.json"
 HINT = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"
-
-
 Floats = NDArray[np.float32]
 
 
@@ -50,7 +47,10 @@ class Whitening:
         """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises ArgumentError for another C."""
         values = np.asarray(regions, np.float32)
         self.require(values.shape[-1])
-        return unit((values - self.mean) @ self.scale)
+        projected = (values - self.mean) @ self.scale
+        return np.asarray(
+            projected / np.linalg.norm(projected, axis=-1, keepdims=True).clip(min=1e-12), projected.dtype
+        )
 
     def require(self, channels: int) -> None:
         """Raise ArgumentError for a backbone of another number of channels."""
@@ -59,11 +59,6 @@ class Whitening:
                 f"whitening: it is of {len(self.mean)} channels, and the backbone gives {channels}; take the whitening that "
                 "was fitted with this backbone"
             )
-
-
-def unit(vectors: NDArray[Any]) -> NDArray[Any]:
-    """[..., D], each of length 1."""
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), vectors.dtype)
 
 
 def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whitening:
@@ -79,9 +74,8 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
-    values = {name: getattr(whitening, name) for name in ("mean", "eigenvectors", "eigenvalues")}
     # safetensors writes the memory of an array as it lies there
-    tensors = {name: np.ascontiguousarray(array) for name, array in values.items()}
+    tensors = {name: np.ascontiguousarray(getattr(whitening, name)) for name in ("mean", "eigenvectors", "eigenvalues")}
     return save_safetensors({**tensors, "eps": np.array(whitening.eps, np.float64)})
 
 

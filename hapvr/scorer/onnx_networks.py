@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from hapvr.model.settings import NetworkSettings, doubled_length, strips
-from hapvr.networks.engine import CompiledNetwork
+from hapvr.networks.extract import CompiledNetwork
 from hapvr.networks.settings import Precision
 
 Floats = NDArray[np.float32]

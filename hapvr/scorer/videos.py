@@ -23,7 +23,7 @@ from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.inner_pictures import inner_pictures
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
-from hapvr.video.container import FileState, check_file
+from hapvr.video.decode import FileState, check_file
 from hapvr.video.frames import center_crop, decode_jpegs
 from hapvr.video.hashes import Hashes, frame_hashes
 from hapvr.video.pool import sample_videos

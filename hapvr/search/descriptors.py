@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard
-from hapvr.data.tensors import decode_tensors, frame_fields, tensor_field
+from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
 from hapvr.search.collection import model_place
 from hapvr.search.index import FOUND_FRAMES, HashIndex
 from hapvr.search.vectors import VECTOR, vectors_of
@@ -93,7 +92,7 @@ def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
 
 def fields(dims: int) -> tuple[pa.Field, ...]:
     """The columns for vectors of `dims` values."""
-    vector = tensor_field(VECTOR, shape=(dims,), dtype="float16")
+    vector = tensor_field(VECTOR, shape=(dims,))
     reason, hashes = pa.field("reason", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
     return frame_fields(reason, hashes, vector)
 

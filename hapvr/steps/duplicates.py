@@ -29,7 +29,7 @@ from hapvr.search.match import coverage, thin
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
-from hapvr.video.content_area import content_area, noise_level
+from hapvr.video.frames import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"

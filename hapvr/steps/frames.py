@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Sequence
-from typing import Any
 
 from hapvr.data.frames import FIELDS, INDEX_COLUMNS, STAGE, FrameFile, VideoFrames
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.tensors import frame_columns
+from hapvr.data.shards import STATUS_OK, frame_columns, index_row
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
@@ -18,7 +16,6 @@ from hapvr.video.pool import RETRYABLE, sample_videos
 from hapvr.video.sources import path_of_text
 
 CHANGED = "changed_file"
-NO_FRAMES: dict[str, Any] = {"width_px": 0, "height_px": 0, "frames_sha256": ""}
 
 
 def make_frames(
@@ -47,13 +44,13 @@ def make_frames(
                     f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
                     f"recorded is {recorded[:16]}...; run the steps videos and frames again"
                 )
-            row = index_row(video.video_id, 0, reason=reason, message=message, file_sha256=recorded, **NO_FRAMES)
+            known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
+            row = index_row(video.video_id, 0, **known)
             if reason:
                 yield VideoEntry(row)
                 continue
-            sha256 = VideoFrames(video.video_id, video.jpegs, video.timestamps_s).sha256
+            sha256 = VideoFrames(video.jpegs, video.timestamps_s).sha256
             row |= {"num_rows": num_frames, "frames_sha256": sha256}
-            row |= {"width_px": video.width_px, "height_px": video.height_px}
             yield VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
@@ -71,7 +68,7 @@ def make_frames(
         recipe,
         video_ids=list(digests),
         make=make,
-        lost=failed_rows(videos, file_sha256="", **NO_FRAMES),
+        lost=failed_rows(videos, file_sha256="", frames_sha256=""),
         reuse=reuse,
         retry=retry_failed,
         progress=progress,

@@ -16,8 +16,7 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.tensors import frame_columns
+from hapvr.data.shards import STATUS_OK, frame_columns, index_row
 from hapvr.errors import DataError
 from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.config_file import dump_config, load_config
+from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic
-from hapvr.networks.backbone import load_backbone
-from hapvr.networks.teacher import load_teacher
+from hapvr.networks.backbone import load_backbone, load_teacher
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment, git_revision

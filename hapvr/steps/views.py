@@ -2,7 +2,7 @@
 
 The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
 through both networks. Each of the two can also be made alone, with the same result: a clip is determined by its plan and the
-settings of `views` (`hapvr.networks.views`).
+settings of `views` (`hapvr.augment.views`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from hapvr.augment.policy import ViewDrawer
+from hapvr.augment.views import plan_cached_views
+from hapvr.data.features import (
+    DRAWING_VERSION,
+    LABELS_STAGE,
+    VIEW_INDEX_COLUMNS,
+    VIEWS_STAGE,
+    view_fields,
+)
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
-from hapvr.data.views import DRAWING_VERSION, INDEX_COLUMNS, LABELS_STAGE, VIEWS_STAGE, view_fields
 from hapvr.errors import DataError
+from hapvr.networks.backbone import load_teacher
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, teacher_embedder
-from hapvr.networks.teacher import load_teacher
-from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.features import open_extractor
 from hapvr.steps.frames import open_frames
@@ -60,7 +67,8 @@ def make_views_and_labels(
         plans = plan_cached_views(file.video_ids, config)
 
         def clips() -> Iterator[tuple[str, Frames]]:
-            drawer = ViewDrawer(file.read, config=config, size_px=project.config.backbone.crop_px)
+            size_px = project.config.backbone.crop_px
+            drawer = ViewDrawer(lambda video_id: file.read(video_id).jpegs, config=config, size_px=size_px)
             for video_id, of_video in plans.items():
                 yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
 
@@ -107,6 +115,6 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         settings=settings,
         inputs=inputs,
         columns=view_fields(name, shape=(config.views.num_frames, *shape)),
-        index_columns=INDEX_COLUMNS,
+        index_columns=VIEW_INDEX_COLUMNS,
     )
     return recipe, embed

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hapvr.augment.views import ViewPlan
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
-from hapvr.networks.teacher import pseudo_labels
-from hapvr.networks.views import ViewPlan
+from hapvr.networks.backbone import pseudo_labels
 from hapvr.seeding import numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")

@@ -7,12 +7,12 @@ from functools import cached_property
 
 import torch
 
+from hapvr.augment.views import ViewPlan, donor_groups
 from hapvr.config import Config
+from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.filesystem import DataRoot, allow_open_files
 from hapvr.data.shards import Shard
-from hapvr.data.views import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.errors import DataError
-from hapvr.networks.views import ViewPlan, donor_groups
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch, BatchSource

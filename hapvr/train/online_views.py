@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hapvr.augment.policy import ViewDrawer
+from hapvr.augment.views import ViewPlan, choose_donor
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
+from hapvr.networks.backbone import load_teacher
 from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.settings import BATCH_FRAMES
-from hapvr.networks.teacher import load_teacher
-from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
 from hapvr.train.batch import STRENGTHS, Batch, BatchSource
@@ -81,7 +82,7 @@ class OnlineViews(BatchSource):
         """Draws clips of stored frames."""
         files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
         return ViewDrawer(
-            lambda video_id: files[self._shard_of[video_id]].read(video_id),
+            lambda video_id: files[self._shard_of[video_id]].read(video_id).jpegs,
             config=self._config.views,
             size_px=self._config.backbone.crop_px,
         )

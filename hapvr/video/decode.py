@@ -1,49 +1,152 @@
-"""Sampled frames of a video file, and still pictures as one frame."""
+"""Reading files with PyAV: what a video says about itself, its frames in display order on a repaired clock, samples of them;
+and still pictures as one frame."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import av
 import numpy as np
+from av.container import InputContainer
+from av.stream import Disposition
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import VideoError
-from hapvr.video.container import VideoProbe, check_size, open_video
-from hapvr.video.frames import display_frame
+from hapvr.video.frames import display_frame, display_size
+
+MAX_PIXELS = 8192 * 8192
+"""Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a worker's memory."""
 
 TOLERANCE_S = 6e-4
 """Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown at 1 s."""
+
+# Containers of recordings. Left out on purpose: playlists and scripts (hls, dash, concat, sdp), which name other files
+# or servers to read, and still pictures. Sound formats are in so that they are not taken for damaged files.
+_FORMATS = (
+    "3gp,aac,ac3,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
+    "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
+)
+# Decoders of what cameras, phones, editors and sites make. FFmpeg has 500 more, each a way in for a hostile file.
+_DECODERS = frozenset({
+    "apng", "dnxhd", "dvvideo", "flv", "gif", "h263", "h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4",
+    "msmpeg4", "msmpeg4v1", "msmpeg4v2", "png", "prores", "rawvideo", "theora", "vc1", "vp8", "vp9", "wmv1", "wmv2", "wmv3",
+})  # fmt: skip
+_COVERS = Disposition.attached_pic | Disposition.timed_thumbnails
+"""Streams of this kind are the cover picture of a song."""
+# the decoders here are those with which FFmpeg looks into streams when it opens a file
+_OPEN_OPTIONS = {
+    "format_whitelist": _FORMATS,
+    "protocol_whitelist": "file",
+    "codec_whitelist": ",".join(sorted(_DECODERS)),
+}
 PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 
 
-@dataclass
-class Sample:
-    """What was kept of the frames on display at 0, 1/fps, 2/fps ... seconds.
+@dataclass(frozen=True)
+class VideoProbe:
+    """What a video's headers and first frame say. Headers may lie.
 
-    size_px: width and height of all frames, that of the first. warning: "" or what seems to be missing from the file.
+    duration_s, fps: None where the file does not say. width_px, height_px: as displayed, after rotation and pixel aspect.
+    rotation_deg: counter-clockwise.
     """
 
-    probe: VideoProbe
-    fps: float
-    kept: list[Any] = field(default_factory=list)
-    size_px: tuple[int, int] | None = None
-    warning: str = ""
+    duration_s: float | None
+    fps: float | None
+    width_px: int
+    height_px: int
+    codec: str
+    pixel_aspect: float
+    rotation_deg: int
 
-    @property
-    def timestamps_s(self) -> tuple[float, ...]:
-        return tuple(k / self.fps for k in range(len(self.kept)))
 
-    @property
-    def frames(self) -> NDArray[np.uint8]:
-        """[N, H, W, 3] RGB, N >= 1, where all of each frame is kept."""
-        return np.stack(self.kept)
+class FileState(NamedTuple):
+    """What changes when a file does."""
+
+    path: str
+    device: int
+    inode: int
+    num_bytes: int
+    modified_ns: int
+
+
+def check_file(path: Path) -> FileState:
+    """The state of a regular file with at least one byte; pipes and devices would block forever.
+
+    Raises VideoError: missing_file, empty_file or not_video.
+    """
+    reason, problem = "missing_file", ""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        problem = f"cannot be read: {_text(error)}; check its name and permissions, or fetch it again"
+    else:
+        if not stat.S_ISREG(status.st_mode):
+            reason, problem = "not_video", "is not a regular file; wanted a video file"
+        elif status.st_size == 0:
+            reason, problem = "empty_file", "has 0 bytes; fetch it again"
+        elif not os.access(path, os.R_OK):
+            problem = "may not be read by this user; check its permissions"
+    if problem:
+        raise VideoError(reason, f"video: {path} {problem}")
+    return FileState(str(path.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@contextlib.contextmanager
+def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, VideoFrame]]]]:
+    """What the file says of its largest video stream (the first of equals), and (time in seconds, frame) in display order.
+
+    Time is 0 at the first frame. Where timestamps are missing, run backwards or jump, the nominal time between frames is
+    taken. Damaged packets are skipped; it ends when no more can be read. Decoding has one thread.
+
+    Raises VideoError: missing_file, empty_file, not_video, no_video_stream, unsupported_codec, no_frames if the stream is
+    empty, decode_error if there were packets and all failed; too_large, at any frame, for one above MAX_PIXELS.
+    """
+    check_file(path)
+    try:
+        container = av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
+    except (av.error.FFmpegError, ValueError) as error:
+        raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
+    with container:
+        streams = [
+            stream
+            for stream in container.streams.video
+            if stream.codec_context is not None and not stream.disposition & _COVERS
+        ]
+        if not streams:
+            kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
+            raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
+        stream = max(streams, key=lambda one: one.codec_context.width * one.codec_context.height)
+        name = stream.codec_context.name
+        if name not in _DECODERS:
+            problem = f"its codec {name} is none of those that are decoded; convert it, for example to H.264"
+            raise VideoError("unsupported_codec", f"video: {path.name}: {problem}")
+        check_size(path, stream.codec_context.width, stream.codec_context.height)
+        stream.thread_type = "NONE"
+        stream.codec_context.options = {"codec_whitelist": name}
+        frames = _timed_frames(path, container, stream)
+        first = next(frames)
+        yield _probe(container, stream, first[1]), chain([first], frames)
+
+
+def probe_video(path: Path) -> VideoProbe:
+    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
+
+    Raises VideoError as `open_video` does.
+    """
+    with open_video(path) as (probe, _):
+        return probe
 
 
 def sample_frames(
@@ -53,42 +156,46 @@ def sample_frames(
     short_side_px: int | None,
     keep: Callable[[NDArray[np.uint8]], Any] = lambda frame: frame,
     max_frames: int | None = None,
-) -> Sample:
-    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1).
+) -> tuple[VideoProbe, list[Any], str]:
+    """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1), all of the first one's size.
+
+    Returns what the file says of itself, what is kept of each frame, and "" or what seems to be missing from the file.
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a
     frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling
     times. A video shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
     max_frames, the file is read only up to the last of these frames. Raises VideoError as `open_video` does.
     """
+    kept: list[Any] = []
+    size_px = None
     with open_video(path) as (probe, frames):
-        sample = Sample(probe, fps)
         timed: Iterator[Any] = chain(frames, [None])
         for (time_s, frame), following in pairwise(timed):
             # a frame is shown until the next one starts; the last one at its own time only
             until_s = time_s + 2 * TOLERANCE_S if following is None else following[0]
             due = math.ceil((until_s - TOLERANCE_S) * fps)
-            count = min(due, max_frames or due) - len(sample.kept)
+            count = min(due, max_frames or due) - len(kept)
             if count > 0:
                 shown = display_frame(
                     frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False),
                     pixel_aspect=probe.pixel_aspect,
                     rotation_deg=probe.rotation_deg,
                     short_side_px=short_side_px,
-                    size_px=sample.size_px,
+                    size_px=size_px,
                 )
-                sample.size_px = (shown.shape[1], shown.shape[0])
-                sample.kept += [keep(shown)] * count
-            if len(sample.kept) == max_frames:
-                return sample
+                size_px = (shown.shape[1], shown.shape[0])
+                kept += [keep(shown)] * count
+            if len(kept) == max_frames:
+                return probe, kept, ""
+    missing = ""
     if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
-        sample.warning = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-    return sample
+        missing = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+    return probe, kept, missing
 
 
 def is_picture(path: Path) -> bool:
     """Whether the name says that the file is a still picture."""
-    return path.suffix.lower() in PICTURE_SUFFIXES
+    return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
@@ -104,4 +211,56 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
         reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
         wanted = f"save it again as {', '.join(PICTURE_FORMATS)}"
         raise VideoError(reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}") from error
-    return display_frame(pixels, pixel_aspect=1, rotation_deg=0, short_side_px=short_side_px, size_px=None)
+    return display_frame(pixels, short_side_px=short_side_px)
+
+
+def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) -> VideoProbe:
+    duration_s: Fraction | float | None = None if container.duration is None else container.duration / av.time_base
+    if stream.duration is not None and stream.time_base is not None:
+        duration_s = stream.duration * stream.time_base
+    aspect, rotation_deg = float(stream.sample_aspect_ratio or 1), int(round(first.rotation / 90) * 90)
+    size = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
+    fps = _positive(stream.average_rate) or _positive(stream.guessed_rate)
+    return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg)
+
+
+def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
+    """Time and frame of all that can be decoded."""
+    interval_s = 1 / (_positive(stream.average_rate) or 25.0)  # taken where timestamps are missing or wrong
+    time_s, previous, problem = 0.0, None, ""
+    packets = container.demux(stream)
+    while True:
+        try:
+            if (packet := next(packets, None)) is None:
+                break
+            frames = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
+        except IndexError:  # PyAV does not know streams that begin later: skip their packet
+            packets, frames = container.demux(stream), []
+        except av.error.FFmpegError as error:
+            problem, frames = _text(error), []
+        for frame in frames:
+            check_size(path, frame.width, frame.height)
+            if previous is not None:
+                step_s = -1.0 if frame.time is None or previous.time is None else frame.time - previous.time
+                # a step of more than ten minutes is a jump of the clock, not a frame that long
+                time_s += step_s if 0 <= step_s <= 600 else interval_s
+            previous = frame
+            yield time_s, frame
+    if previous is None:
+        reason = "decode_error" if problem else "no_frames"
+        raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
+
+
+def _positive(value: Fraction | float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def check_size(path: Path, width_px: int, height_px: int) -> None:
+    """Raise VideoError too_large for pictures of more than MAX_PIXELS."""
+    if width_px * height_px > MAX_PIXELS:
+        said = f"frames of {width_px} x {height_px} px; at most {MAX_PIXELS} px are decoded"
+        raise VideoError("too_large", f"video: {path.name}: {said}")
+
+
+def _text(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

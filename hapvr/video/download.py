@@ -43,16 +43,10 @@ Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 BACKOFF_S = 2.0
 """Wait before the first retry; it doubles up to MAX_WAIT_S."""
 MAX_WAIT_S = 60.0
-MAX_MEMORY_BYTES = 2**30
-"""What a download process may hold in memory; it reads pages and playlists whole."""
-SOCKET_TIMEOUT_S = 30.0
-UNAVAILABLE_CODES = frozenset({401, 402, 403, 404, 405, 410, 451})
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 YOUTUBE_PROGRAM = "deno"
 """Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that may be started."""
-
-_PROGRAM_EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system"})
 
 # Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
 _GONE = re.compile(
@@ -92,7 +86,8 @@ class Downloader(contextlib.ExitStack):
     def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
         super().__init__()
         self._config, self._backoff_s = config, backoff_s
-        limits = {resource.RLIMIT_DATA: MAX_MEMORY_BYTES, resource.RLIMIT_FSIZE: config.max_bytes}
+        # a process reads pages and playlists whole
+        limits = {resource.RLIMIT_DATA: 2**30, resource.RLIMIT_FSIZE: config.max_bytes}
         self._pool = self.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
 
     def download(
@@ -205,7 +200,21 @@ def guard_process() -> None:
     yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program
     were installed. Nor does it connect to the local network, unless the address that it was given lies there.
     """
-    sys.addaudithook(_refuse)
+
+    starts = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
+            host = str(arguments[1][0])
+            if _is_local(host):
+                raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
+        if event in starts:
+            named = arguments and isinstance(arguments[0], str | bytes | os.PathLike)
+            program = os.fsdecode(arguments[0]) if named else event
+            if not (_allowed_program and Path(program).name == _allowed_program):
+                raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)
+
+    sys.addaudithook(refuse)
 
 
 def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float) -> DownloadResult:
@@ -217,28 +226,24 @@ def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, tim
     address = f"https://www.youtube.com/watch?v={uri.partition(':')[2]}" if youtube else uri
     deadline_s = time.monotonic() + timeout_s
     for attempt in range(config.retries + 1):
-        result = _attempt(address, target, config)
+        try:
+            with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
+                info = downloader.extract_info(address, download=True) or {}
+            info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
+            saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
+            if saved and Path(saved).is_file():
+                with Path(saved).open("rb") as file:
+                    os.fsync(file.fileno())
+                return DownloadResult("ok", path=Path(saved))
+            result = DownloadResult("failed", "no_file", "nothing was saved; try again later")
+        except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
+            result = classify_failure(error, max_bytes=config.max_bytes)
         wait_s = min(MAX_WAIT_S, backoff_s * 2**attempt)
         final = result.status != "failed" or result.reason in ("disk_full", "live")
         if final or attempt == config.retries or time.monotonic() + wait_s > deadline_s:
             break
         time.sleep(wait_s)
     return result
-
-
-def _attempt(address: str, target: Path, config: DownloadConfig) -> DownloadResult:
-    try:
-        with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
-            info = downloader.extract_info(address, download=True) or {}
-        info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
-        saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
-        if not saved or not Path(saved).is_file():
-            return DownloadResult("failed", "no_file", "nothing was saved; try again later")
-        with Path(saved).open("rb") as file:
-            os.fsync(file.fileno())
-        return DownloadResult("ok", path=Path(saved))
-    except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
-        return classify_failure(error, max_bytes=config.max_bytes)
 
 
 class _RefusedError(Exception):
@@ -274,7 +279,7 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "retries": 0,  # `_fetch` tries again, also where the page fails
         "skip_unavailable_fragments": False,  # a video with a hole is not a whole video
         "fragment_retries": 3,
-        "socket_timeout": min(SOCKET_TIMEOUT_S, config.timeout_s),
+        "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
         "cookiefile": str(config.cookies_file) if config.cookies_file else None,
     }
@@ -283,7 +288,11 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
 def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
     message = first_line(error).removeprefix("ERROR: ")
-    causes = _chain(error)
+    causes = [error]
+    for cause in causes:  # which grows meanwhile, nearest first
+        wrapped = (getattr(cause, "exc_info", None) or (None, None))[1]
+        inner = (wrapped, getattr(cause, "cause", None), cause.__cause__, cause.__context__)
+        causes += [one for one in dict.fromkeys(inner) if one is not None and one not in causes]
     for cause in causes:
         if isinstance(cause, _RefusedError):
             return DownloadResult(*cause.args)
@@ -295,7 +304,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
                 return DownloadResult("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
             return DownloadResult("failed", "disk_full", message)
         if isinstance(cause, HTTPError):
-            status: Status = "unavailable" if cause.status in UNAVAILABLE_CODES else "failed"
+            status: Status = "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
             return DownloadResult(status, f"http_{cause.status}", message)
         if isinstance(cause, GeoRestrictedError):
             return DownloadResult("unavailable", "region", message)
@@ -309,17 +318,6 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
     return DownloadResult("failed", "network", message)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error and all that caused it, nearest first."""
-    chain = [error]
-    for cause in chain:  # which grows meanwhile
-        inner = (getattr(cause, "exc_info", None) or (None, None))[1]
-        for one in (inner, getattr(cause, "cause", None), cause.__cause__, cause.__context__):
-            if one is not None and one not in chain:
-                chain.append(one)
-    return chain
-
-
 def _is_local(host: str | None) -> bool:
     """Whether a host has an address outside of the internet, such as this machine's own."""
     try:
@@ -327,15 +325,3 @@ def _is_local(host: str | None) -> bool:
         return any(not ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in found)
     except OSError:
         return False
-
-
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
-        host = str(arguments[1][0])
-        if _is_local(host):
-            raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
-    if event not in _PROGRAM_EVENTS:
-        return
-    program = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], str | bytes | os.PathLike) else event
-    if not (_allowed_program and Path(program).name == _allowed_program):
-        raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)

@@ -1,4 +1,4 @@
-"""Frames of a video: how stored pixels are displayed, frames as JPEG, and their crops."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars and noise."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Image.preinit()  # else each process that decodes one file loads Pillow's plugin
 MAX_ASPECT = 8
 """Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
 
-JPEG_QUALITY = 95
-"""Of stored frames."""
+SAMPLED_FRAMES = 8
+"""Frames, spread evenly, in which bars are looked for."""
 
 
 def display_size(
-    width_px: int, height_px: int, *, pixel_aspect: float, rotation_deg: int, short_side_px: int | None
+    width_px: int, height_px: int, *, pixel_aspect: float = 1, rotation_deg: int = 0, short_side_px: int | None = None
 ) -> tuple[int, int]:
     """Width and height of the picture a viewer sees, scaled to the wanted short side.
 
@@ -40,10 +40,10 @@ def display_size(
 def display_frame(
     frame: NDArray[np.uint8],
     *,
-    pixel_aspect: float,
-    rotation_deg: int,
+    pixel_aspect: float = 1,
+    rotation_deg: int = 0,
     short_side_px: int | None,
-    size_px: tuple[int, int] | None,
+    size_px: tuple[int, int] | None = None,
 ) -> NDArray[np.uint8]:
     """One stored frame as it is displayed.
 
@@ -66,7 +66,7 @@ def display_frame(
 def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
     """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
     buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, format="JPEG", quality=JPEG_QUALITY, subsampling=0)
+    Image.fromarray(frame).save(buffer, format="JPEG", quality=95, subsampling=0)
     return buffer.getvalue()
 
 
@@ -91,3 +91,65 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
         frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
+
+
+def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
+    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does."""
+    left, top, right, bottom = content_box(list(map(luma, spread(jpegs, SAMPLED_FRAMES))))
+    return right - left, bottom - top
+
+
+def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
+
+    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black
+    in every frame.
+    """
+    brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
+    first, last = _shown(brightest)
+    left, right = _shown(brightest[first:last].T)
+    height, width = brightest.shape
+    return left / width, first / height, right / width, last / height
+
+
+def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
+    """At most `count` of the frames, evenly apart."""
+    places = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), count)).astype(int))
+    return [jpegs[place] for place in places]
+
+
+def noise_level(jpegs: Sequence[bytes]) -> float:
+    """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of three frames: texture is local.
+
+    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16 pixels. 0 for pictures of
+    less than a block.
+    """
+    levels, side = [], 16
+    for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, 3)):
+        across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
+        both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
+        down, wide = (size // side for size in both.shape)
+        blocks = both[: down * side, : wide * side].reshape(down, side, wide, side).mean(axis=(1, 3))
+        shown = blocks[blocks > 0]  # bars have none
+        levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, 0.1) if len(shown) else 0.0)
+    return float(np.median(levels))
+
+
+def luma(jpeg: bytes) -> NDArray[np.uint8]:
+    """[H, W], the grey levels of a stored frame."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        return np.asarray(frame.convert("L"))
+
+
+def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
+    """The first row that is no bar, and the one behind the last."""
+    # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression next to an edge stays below 24
+    lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)
+    if not len(lit):
+        return 0, len(rows)
+    first, last = int(lit[0]), int(lit[-1]) + 1
+    if first + len(rows) - last < 0.03 * len(rows):  # dark edges as thin as these are no bars
+        return 0, len(rows)
+    # scaling mixes a bar into the rows next to it: a letterboxed copy must not gain by rounding
+    first, last = first + 2 * (first > 0), last - 2 * (last < len(rows))
+    return (first, last) if first < last else (0, len(rows))

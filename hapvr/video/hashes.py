@@ -10,24 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 from PIL import Image
 
-from hapvr.video.content_area import SAMPLED_FRAMES, content_box, luma, spread
+from hapvr.video.frames import SAMPLED_FRAMES, content_box, luma, spread
 
 HASH_VERSION = 1
 """Changes with the hash of the same frame."""
 NO_HASH = 0
 """The hash of a frame that shows nothing; half of the bits of any other are set."""
 SIDE_PX = 32
-LOW = 8
-"""Frequencies of each direction that make bits, from the lowest one on that is not constant."""
-MIN_CONTRAST = 12.0
-"""Median size of these coefficients, of an orthonormal transform of grey levels, below which noise would decide the bits."""
+Hashes = NDArray[np.uint64]
 
-Hashes = npt.NDArray[np.uint64]
-
-_FREQUENCY, _PIXEL = np.arange(1, LOW + 1)[:, None], np.arange(SIDE_PX)
+# the eight lowest frequencies of each direction make bits, but for the constant one
+_FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(SIDE_PX)
 _COSINES = np.sqrt(2 / SIDE_PX) * np.cos(np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * SIDE_PX))
 
 
@@ -37,24 +33,20 @@ def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None
     return np.array([picture_hash(luma(jpeg)[part], box) for jpeg in jpegs], np.uint64)
 
 
-def picture_hash(grey: npt.NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
-    """The hash of one picture [H, W], or NO_HASH. box: what of it shows something, as `content_box` says."""
+def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
+    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: what of it shows
+    something, as `content_box` says."""
     height, width = grey.shape
     left, top, right, bottom = box
     area = (left * width, top * height, right * width, bottom * height)
     small = Image.fromarray(grey).resize((SIDE_PX, SIDE_PX), Image.Resampling.BOX, box=area)
-    return hash_of(np.asarray(small, np.float64))
-
-
-def hash_of(small: npt.NDArray[np.float64]) -> int:
-    """The hash of a picture of SIDE_PX x SIDE_PX grey levels: a bit for each low coefficient above their median."""
-    coefficients = (_COSINES @ small @ _COSINES.T).ravel()
-    if np.median(np.abs(coefficients)) < MIN_CONTRAST:
+    coefficients = (_COSINES @ np.asarray(small, np.float64) @ _COSINES.T).ravel()
+    if np.median(np.abs(coefficients)) < 12:  # noise would decide the bits
         return NO_HASH
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
 
 
-def distances(first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
+def distances(first: Hashes, second: Hashes) -> NDArray[np.uint8]:
     """Bits in which hashes differ, element by element as numpy broadcasts."""
     return np.asarray(np.bitwise_count(first ^ second), np.uint8)
 

@@ -29,8 +29,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
-from hapvr.video.container import VideoProbe, check_file, probe_video
-from hapvr.video.decode import is_picture, read_picture, sample_frames
+from hapvr.video.decode import VideoProbe, check_file, is_picture, probe_video, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
@@ -47,15 +46,12 @@ killed_workers = Counter[str]()
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
 
-PARENT_CHECK_S = 0.5
-"""Seconds between two looks of a worker at whether its parent is alive."""
-
 
 @dataclass(frozen=True)
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. width_px, height_px: their size.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s.
     reason: "" if frames were decoded, else a code of VideoError. message: what happened; also set if only a part of the
     video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read. file_sha256: digest of the file
     that was decoded, "" if it was not asked for or cannot be read.
@@ -68,8 +64,6 @@ class SampledVideo:
     probe: VideoProbe | None = None
     jpegs: tuple[bytes, ...] = ()
     timestamps_s: tuple[float, ...] = ()
-    width_px: int = 0
-    height_px: int = 0
     reason: str = ""
     message: str = ""
     num_bytes: int = 0
@@ -130,22 +124,10 @@ def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes
             jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
             found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
-            sample = sample_frames(
-                path,
-                fps=sampling.fps,
-                short_side_px=sampling.short_side_px,
-                keep=encode_jpeg,
-                max_frames=sampling.max_frames,
-            )
-            width_px, height_px = sample.size_px or (0, 0)
-            found = SampledVideo(
-                probe=sample.probe,
-                jpegs=tuple(sample.kept),
-                timestamps_s=sample.timestamps_s,
-                width_px=width_px,
-                height_px=height_px,
-                message=sample.warning,
-            )
+            wanted = sampling.model_dump(include={"fps", "short_side_px", "max_frames"})
+            probe, jpegs, missing = sample_frames(path, **wanted, keep=encode_jpeg)
+            times_s = tuple(k / sampling.fps for k in range(len(jpegs)))
+            found = SampledVideo(probe=probe, jpegs=tuple(jpegs), timestamps_s=times_s, message=missing)
     except VideoError as error:
         found = SampledVideo(reason=error.reason, message=str(error))
     # names of files need not be UTF-8
@@ -172,14 +154,28 @@ def in_workers(
     first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
+
+    def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Any]:
+        try:
+            return item, future.result(None if left_s is None else left_s())
+        except FutureTimeoutError:
+            killed_workers["timeout"] += 1
+            return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
+        except VideoError as error:
+            return item, error
+        except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+            killed_workers["crashed"] += isinstance(error, ProcessExpired)
+            hint = "the file is damaged or needs more than sampling.max_memory_bytes"
+            return item, VideoError("crashed", f"video: {type(error).__name__}: {error}; {hint}")
+
     with open_pool(workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
             waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
             if len(waiting) >= LOOKAHEAD * config.workers:
-                yield _outcome(*waiting.popleft(), config, left_s)
+                yield outcome(*waiting.popleft())
         while waiting:
-            yield _outcome(*waiting.popleft(), config, left_s)
+            yield outcome(*waiting.popleft())
 
 
 @contextlib.contextmanager
@@ -238,37 +234,17 @@ class _WorkerContext(SpawnContext):
         return lock
 
 
-def _outcome(
-    item: Item, future: ProcessFuture[Any], config: SamplingConfig, left_s: Callable[[], float] | None
-) -> tuple[Item, Any]:
-    """An item and the result of its call, or why there is none."""
-    try:
-        return item, future.result(None if left_s is None else left_s())
-    except FutureTimeoutError:
-        killed_workers["timeout"] += 1
-        return item, VideoError("timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s")
-    except VideoError as error:
-        return item, error
-    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
-        killed_workers["crashed"] += isinstance(error, ProcessExpired)
-        return item, VideoError(
-            "crashed",
-            f"video: {type(error).__name__}: {error}; the file is damaged or needs more than sampling.max_memory_bytes",
-        )
-
-
 def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
     sys.dont_write_bytecode = True  # a limit of file size would cut it, and other processes would read what is left
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
-    threading.Thread(target=_die_with_parent, args=(parent_pid,), daemon=True).start()
+
+    def die_with_parent() -> None:  # a worker that is stuck in a decoder never reads its closed pipe
+        while os.getppid() == parent_pid:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die_with_parent, daemon=True).start()
     if prepare is not None:
         prepare()
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    """Kill this worker when its parent is gone: one that is stuck in a decoder never reads its closed pipe."""
-    while os.getppid() == parent_pid:
-        time.sleep(PARENT_CHECK_S)
-    os.kill(os.getpid(), signal.SIGKILL)

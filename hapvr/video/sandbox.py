@@ -119,7 +119,14 @@ def confine(readable: Path) -> None:
         _checked(_LIBC.syscall(_RESTRICT_SELF, rules, 0))
         os.close(rules)
     if os.uname().machine == _MACHINE:
-        program = _filter()
+        # instructions (code, steps if true, steps if false, operand) of the classic BPF
+        steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, _MACHINE_NUMBER), (_RETURN, 0, 0, _DIE)]
+        steps += [(_LOAD, 0, 0, _NUMBER)]
+        for first, last in _REFUSED_CALLS:
+            steps += [(_IF_AT_LEAST, 0, 2, first), (_IF_ABOVE, 1, 0, last), (_RETURN, 0, 0, _REFUSE)]
+        steps += [(_IF_EQUAL, 0, 3, _CLONE), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
+        steps += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
+        program = b"".join(struct.pack("=HBBI", *step) for step in steps)
         buffer = ctypes.create_string_buffer(program)
         head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
         _checked(_LIBC.prctl(_SET_SECCOMP, _FILTER_MODE, head, 0, 0))
@@ -134,17 +141,6 @@ def _forget_environment() -> None:
         if len(value) > 1:  # shorter ones are shared with other uses
             ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
     os.environ.clear()
-
-
-def _filter() -> bytes:
-    """The filter as instructions (code, steps if true, steps if false, operand) of the classic BPF."""
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, _MACHINE_NUMBER), (_RETURN, 0, 0, _DIE)]
-    steps += [(_LOAD, 0, 0, _NUMBER)]
-    for first, last in _REFUSED_CALLS:
-        steps += [(_IF_AT_LEAST, 0, 2, first), (_IF_ABOVE, 1, 0, last), (_RETURN, 0, 0, _REFUSE)]
-    steps += [(_IF_EQUAL, 0, 3, _CLONE), (_LOAD, 0, 0, _FLAGS), (_IF_ANY_BIT, 1, 0, _CLONE_THREAD)]
-    steps += [(_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW)]
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 def _landlock_abi() -> int:

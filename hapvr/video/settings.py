@@ -44,8 +44,7 @@ class OwnVideosSource(Settings):
         description="a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out",
     )
     edits: CopyEdits = Field(
-        default="usual",
-        description="of the held-out clips; `hard`: each is altered by several strong edits at once",
+        default="usual", description="of the held-out clips; `hard`: each is altered by several strong edits at once"
     )
 
 

@@ -24,7 +24,6 @@ _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_MISLEADING_PARTS = frozenset(["", ".", ".."])
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
@@ -50,7 +49,19 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
     Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
     if a folder is missing or cannot be read, or if there is no video.
     """
-    found = _walk(root, source)
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
+            "that you may read"
+        ) from error
+
+    top, found = root.resolve(), list[Path]()
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(folder, name) for name in names if not name.startswith(".")]
+        # unlike Path.resolve, realpath takes links that point at each other in a circle
+        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     num_ignored = len(found) - len(videos)
     if not videos:
@@ -133,30 +144,12 @@ def validate_video_id(video_id: str) -> str:
     """The id itself if it can safely name a video. Raises DataError otherwise."""
     parts = video_id.split("/")
     plain = unicodedata.is_normalized("NFC", video_id) and not _CONTROLS_OR_SURROGATES.search(video_id)
-    if not plain or len(parts) < 2 or not _MISLEADING_PARTS.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
+    if not plain or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
         raise DataError(
             f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} characters, in Unicode normal form C, "
             "without control characters, and with no part between slashes that is empty, '.' or '..'; rename the video"
         )
     return video_id
-
-
-def _walk(root: Path, source: str) -> list[Path]:
-    """All files below a folder."""
-    top, found = root.resolve(), list[Path]()
-
-    def refuse(error: OSError) -> None:
-        raise DataError(
-            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
-            "that you may read"
-        ) from error
-
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(folder, name) for name in names if not name.startswith(".")]
-        # unlike Path.resolve, realpath takes links that point at each other in a circle
-        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
-    return found
 
 
 def _shortened(video_id: str, name: str) -> str:

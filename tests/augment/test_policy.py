@@ -6,10 +6,9 @@ import torch
 from PIL import Image
 
 from hapvr.augment import policy
-from hapvr.augment.policy import draw_overlays, draw_view, overlay_emoji, overlay_text, rand_augment, video_in_video
+from hapvr.augment.policy import draw_overlays, draw_view, overlay, rand_augment, video_in_video
 from hapvr.augment.settings import ViewsConfig
-from hapvr.augment.temporal import draw_window
-from hapvr.networks.views import choose_donor
+from hapvr.augment.views import ViewPlan, choose_donor
 from hapvr.seeding import numpy_rng
 
 
@@ -24,11 +23,9 @@ def textured_frames(num_frames, *, height_px=64, width_px=96, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
-def draw(strength, frames, *, num_frames=8, size_px=32, seed=0, video_id="s/a", view_index=0):
-    rng = numpy_rng(seed, video_id, "window", 0)
-    window = draw_window(len(frames), num_frames=num_frames, rng=rng)
-    where = (seed, video_id, view_index)
-    return draw_view(frames, window, where, strength=strength, num_frames=num_frames, size_px=size_px)
+def draw(strength, frames, *, video_id="s/a", view_index=0):
+    plan = ViewPlan(video_id, view_index, strength, window=0)
+    return draw_view(frames, plan, config=ViewsConfig(num_frames=8), size_px=32)
 
 
 @pytest.fixture
@@ -49,7 +46,7 @@ def test_views_are_drawn_again_bit_for_bit(view):
     state = torch.get_rng_state()
     assert torch.equal(first, draw(view, frames.clone()))
     assert torch.equal(torch.get_rng_state(), state)
-    for other in ({"seed": 1}, {"video_id": "s/b"}, {"view_index": 1}):
+    for other in ({"video_id": "s/b"}, {"view_index": 1}):
         assert not torch.equal(draw(view, frames, **other), first)
 
 
@@ -101,7 +98,7 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     host, donor = (torch.full((3, 3, 40, 40), level, dtype=torch.uint8) for level in (10, 200))
     sides = set()
     for view_index in range(20):
-        pasted = video_in_video(host, donor, (0, "s/a", view_index)) == 200
+        pasted = video_in_video(host, donor, numpy_rng(0, "video_in_video", view_index)) == 200
         assert (pasted == pasted[:1, :1]).all()
         rows, columns = (pasted[0, 0].any(dim).nonzero().flatten() for dim in (1, 0))
         assert len(rows) == len(columns) == rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1
@@ -136,9 +133,9 @@ def test_draw_overlays_changes_frames_one_by_one_at_their_rates(name, monkeypatc
 def test_overlays_are_seen_but_leave_most_of_the_picture():
     """Text and emoji change something in nearly all draws and less than all of it in any."""
     grey = Image.new("RGB", (224, 224), (128, 128, 128))
-    for overlay in (overlay_text, overlay_emoji):
+    for kind in ("text", "emoji"):
         rng = np.random.default_rng(0)
-        shares = [(np.asarray(overlay(grey, rng=rng)) != 128).any(axis=2).mean() for _ in range(60)]
+        shares = [(np.asarray(overlay(grey, kind, rng=rng)) != 128).any(axis=2).mean() for _ in range(60)]
         assert np.mean([share > 0.001 for share in shares]) > 0.9
         assert max(shares) < 0.5
     assert grey.getextrema() == ((128, 128),) * 3

@@ -15,8 +15,7 @@ from hapvr.data.manifest import (
     read_manifest,
     write_manifest_shard,
 )
-from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, Shard
-from hapvr.data.tensors import TENSOR_KEY
+from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, TENSOR_KEY, Shard
 from hapvr.errors import DataError
 from hapvr.tables import write_table
 from tests.data.test_shards import write_shard

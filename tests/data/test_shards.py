@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.data import tensors
+from hapvr.data import shards
 from hapvr.data.features import STAGE, FeatureFile, FeatureStore, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, index_row
-from hapvr.data.tensors import decode_tensors
+from hapvr.data.shards import Shard, decode_tensors, index_row
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
@@ -67,7 +66,7 @@ def test_any_row_groups_read_as_the_whole_file(
     root = DataRoot(tmp_path_factory.mktemp("root"))
     named = {f"v{number}": length for number, length in enumerate(lengths)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensors, "ROW_GROUP_ROWS", group_rows)
+        patch.setattr(shards, "ROW_GROUP_ROWS", group_rows)
         shard = write_shard(root, "s-00000", settings={}, lengths=named)
     data = shard.open_data()
     values = decode_tensors(data.read().column("regions"), data.schema_arrow.field("regions"))

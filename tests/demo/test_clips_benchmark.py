@@ -20,7 +20,7 @@ from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
 from hapvr.steps.sources import read_scenes
-from hapvr.video.container import probe_video
+from hapvr.video.decode import probe_video
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
 

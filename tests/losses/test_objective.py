@@ -11,8 +11,8 @@ from hapvr.losses.objective import Objective, hard_negative, infonce, self_simil
 from hapvr.losses.rows import without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
+from hapvr.networks.backbone import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
-from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import video_pair_labels
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
-from hapvr.networks.backbone import load_backbone
+from hapvr.networks.backbone import load_backbone, load_teacher
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
-from hapvr.networks.teacher import load_teacher
 from hapvr.networks.weights import normalize_pixels
 from hapvr.seeding import torch_rng
 

@@ -1,12 +1,25 @@
-"""Clips made ahead of the network."""
+"""Clips made ahead of the network; OpenVINO against torch: the same vectors for any batch, and what happens where it cannot run
+a network."""
 
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from hapvr.networks.extract import READ_AHEAD, embed_by_networks, read_ahead
+from hapvr.errors import DataError
+from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.extract import READ_AHEAD, CompiledNetwork, embed_by_networks, read_ahead, region_embedder
+from hapvr.networks.packaged import WeightsIdentity
+from hapvr.networks.settings import BackboneConfig, Weights
+from hapvr.networks.whitening import fit_whitening
+from hapvr.seeding import torch_rng
 
 
 def test_read_ahead_keeps_order_and_is_bounded() -> None:
@@ -37,3 +50,95 @@ def test_embed_by_networks_gives_each_clip_its_own_results(batch_frames: int) ->
     assert [key for key, _ in found] == [key for key, _ in clips]
     for key, (values,) in found:
         assert values.tolist() == [float(key)] * int(key)
+
+
+WEIGHTS = Weights(source="random", seed=3)
+SMALL = BackboneConfig(architecture="mobilenetv2_100", weights=WEIGHTS, crop_px=128)
+
+
+def frames(count: int, side: int = 128) -> Tensor:
+    """[count, 3, side, side] uint8: coarse random patterns."""
+    cells = side // 16
+    coarse = torch.randint(0, 256, (count, 3, cells, cells), generator=torch_rng("engine"), dtype=torch.uint8)
+    return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "crop_px"),
+    [
+        ("mobilenetv2_100", 128),
+        pytest.param("vit_tiny_patch16_224", 112, marks=pytest.mark.slow),
+    ],
+)
+def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
+    """Batches of any length, with pooled vectors too. At 112 px the transformer's position embeddings are resized."""
+    backbone = load_backbone(BackboneConfig(architecture=architecture, weights=WEIGHTS, crop_px=crop_px))
+    pictures = frames(5, crop_px)
+    embed = region_embedder(backbone, None, "cpu")
+    with torch.inference_mode():
+        wanted, found = (
+            backbone.regions(pictures),
+            np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())]),
+        )
+        assert region_embedder(backbone, None, "cpu", extras=True)(pictures.numpy())[:, :9] == pytest.approx(
+            wanted, abs=1e-3
+        )
+    found = torch.from_numpy(found)
+    # With random weights a transformer amplifies rounding more than a convolutional network does.
+    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
+
+
+def test_only_the_network_runs_in_bfloat16() -> None:
+    """Close to float32, and recorded; norms and whitening are float32, whatever the caller's autocast."""
+    exact = load_backbone(SMALL)
+    half = load_backbone(SMALL.model_copy(update={"precision": "bfloat16"}))
+    assert half.settings == exact.settings | {"precision": "bfloat16"}
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted, in_torch = exact.regions(frames(8)), half.regions(frames(8))
+        found = torch.from_numpy(region_embedder(half, None, "cpu")(frames(8).numpy()))
+    for regions in (in_torch, found):
+        assert regions.dtype == torch.float32
+        assert F.cosine_similarity(wanted, regions, dim=-1).min() > 0.98
+        torch.testing.assert_close(regions.norm(dim=-1), torch.ones(8, 9), rtol=0, atol=1e-5)
+    whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
+    whitened = region_embedder(half, whitening, "cpu")(frames(8).numpy())
+    np.testing.assert_allclose(whitened, whitening.apply(found), rtol=0, atol=1e-6)
+
+
+CONTROL_FLOW = {
+    "Loop": "Loop (most, yes, x) <body = step (int64 n, bool a, float[1] b) => (bool c, float[1] d) "
+    "{c = Identity(a) d = Add(b, b)}>",
+    "If": "If (yes) <then_branch = one () => (float[1] b) {b = Identity(x)}, "
+    "else_branch = two () => (float[1] b) {b = Add(x, x)}>",
+    "TensorIterator": "Scan (x, x) <num_scan_inputs = 1, body = step (float[1] a, float b) => (float[1] c, float d) "
+    "{c = Add(a, a) d = Identity(b)}>",
+}
+
+
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_onnx_files_with_control_flow_are_refused(name: str, tmp_path: Path) -> None:
+    """A loop may never end, and ours have none. The file is read, not run."""
+    outputs = "z, y" if "Scan" in CONTROL_FLOW[name] else "y"
+    graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{outputs} = {CONTROL_FLOW[name]}}}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}')
+    onnx.save(model, tmp_path / "a.onnx")
+    with pytest.raises(DataError, match=rf"a\.onnx \(it has control flow: {name}\)"):
+        CompiledNetwork(tmp_path / "a.onnx")
+
+
+class Unconvertible(nn.Module):
+    """Maps of 3 x 3 by an operation that OpenVINO does not know."""
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        return [torch.special.i0e(F.adaptive_avg_pool2d(pixels, 3))]
+
+
+def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
+    """With one line that says why."""
+    identity = WeightsIdentity("unconvertible", "random", "0" * 64)
+    backbone = Backbone(Unconvertible(), identity, asdict(identity), 128, (0.5,) * 3, (0.5,) * 3)
+    embed = region_embedder(backbone, None, "cpu")
+    with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
+        found = embed(frames(2).numpy())
+    torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))

@@ -12,11 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hapvr.errors import ConfigError, DataError
-from hapvr.networks.backbone import load_backbone, region_vectors
+from hapvr.networks.backbone import load_backbone, load_teacher, region_vectors
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
-from hapvr.networks.teacher import load_teacher
 from hapvr.networks.weights import (
     IMAGENET_MEAN,
     IMAGENET_STD,

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 
+from hapvr.networks.backbone import pseudo_labels
 from hapvr.networks.settings import PseudoLabelSettings
-from hapvr.networks.teacher import pseudo_labels
 from hapvr.seeding import torch_rng
 
 

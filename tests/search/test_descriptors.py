@@ -45,7 +45,7 @@ def test_blank_and_frozen_frames_are_marked(embed: Callable[[npt.NDArray[np.uint
 
     pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
     write_mp4(tmp_path / "a.mp4", np.repeat(np.stack(pictures), 2, axis=0), fps=2)
-    frames = sample_frames(tmp_path / "a.mp4", fps=2, short_side_px=None).frames
+    frames = np.stack(sample_frames(tmp_path / "a.mp4", fps=2, short_side_px=None)[1])
     crops = center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
     with torch.inference_mode():
         blank = mean_directions(NETWORK.embed(embed(blank_pictures(BACKBONE.crop_px))).numpy())

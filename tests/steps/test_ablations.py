@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from hapvr.config_file import load_config
 from hapvr.model.frame_extras import join_extras
-from hapvr.networks.teacher import pseudo_labels
+from hapvr.networks.backbone import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.families import build_network, build_training

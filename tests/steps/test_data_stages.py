@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 import torch
 
+from hapvr.augment.policy import ViewDrawer
+from hapvr.augment.views import plan_cached_views
+from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
-from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE, ViewFile
-from hapvr.networks.views import ViewDrawer, plan_cached_views
 from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
@@ -36,7 +37,8 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     video_id = views.video_ids[0]
     plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
     size_px = small_project.config.backbone.crop_px
-    drawers = (ViewDrawer(file.read, config=small_project.config.views, size_px=size_px) for _ in range(2))
+    config = small_project.config.views
+    drawers = (ViewDrawer(lambda one: file.read(one).jpegs, config=config, size_px=size_px) for _ in range(2))
     first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
     assert [plan.donor_id for plan in plans] == views.donors[video_id]
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]

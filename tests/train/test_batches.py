@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_fabric import Fabric
 
+from hapvr.augment.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.config import EvaluationConfig
+from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
-from hapvr.data.views import LABELS_STAGE, VIEWS_STAGE
 from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
-from hapvr.networks.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
 from hapvr.train.batch import Batch, BatchSampler, video_pair_labels

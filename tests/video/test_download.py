@@ -11,7 +11,7 @@ from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
 from hapvr.errors import ArgumentError
 from hapvr.video import download
-from hapvr.video.container import probe_video
+from hapvr.video.decode import probe_video
 from hapvr.video.download import Downloader, classify_failure, file_stem, remove_fetched
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.hashes import NO_HASH, SIDE_PX, distances, frame_hashes, hash_of, picture_hash, same_pictures
+from hapvr.video.hashes import NO_HASH, SIDE_PX, distances, frame_hashes, picture_hash, same_pictures
 from tests.scorer.bundles import scene
 
 LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
@@ -23,12 +23,12 @@ def bits(first: int, second: int) -> int:
 
 def test_the_hash_is_the_sign_of_low_frequencies_against_their_median() -> None:
     """A loop over the definition of the cosine transform."""
-    small = numpy_rng(0, "hash").uniform(0, 255, (SIDE_PX, SIDE_PX))
+    small = numpy_rng(0, "hash").integers(0, 256, (SIDE_PX, SIDE_PX)).astype(np.uint8)
     places = np.arange(SIDE_PX)
     waves = [np.cos(np.pi * k * (2 * places + 1) / (2 * SIDE_PX)) for k in range(1, 9)]
     wanted = np.array([(small * np.outer(down, across)).sum() for down in waves for across in waves])
     signs = "".join("1" if one > np.median(wanted) else "0" for one in wanted)
-    assert hash_of(small) == int(signs, 2)
+    assert picture_hash(small) == int(signs, 2)
     assert signs.count("1") == 32
 
 

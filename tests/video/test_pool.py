@@ -106,9 +106,8 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
         ("s/single", "", 1),
     ]
     assert rows[0].timestamps_s == (0.0, 1.0, 2.0)
-    assert (rows[0].width_px, rows[0].height_px) == (85, 64)
     frame = np.asarray(Image.open(io.BytesIO(rows[0].jpegs[1])))
-    expected = sample_frames(good, fps=1, short_side_px=64).frames[1]
+    expected = np.stack(sample_frames(good, fps=1, short_side_px=64)[1])[1]
     assert frame.shape == (64, 85, 3)
     assert np.abs(frame.astype(int) - expected).mean() < 2
     assert all(row.message and row.probe is None for row in rows[1:4])

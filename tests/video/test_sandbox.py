@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
@@ -97,7 +98,7 @@ def confined_frames(path: Path) -> tuple[bytes, bytes]:
     environment = call_confined(lambda: repr((dict(os.environ), LIBC.getenv(b"PASSWORD"))).encode(), readable=path)
     assert os.environ["PASSWORD"] == "secret", "nothing is taken from the process that asks"
     return environment, call_confined(
-        lambda: sample_frames(path, fps=1, short_side_px=None).frames.tobytes(), readable=path
+        lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path
     )
 
 
@@ -123,7 +124,7 @@ def test_a_confined_process_reads_its_file_alone(videos: VideoWriter, monkeypatc
 
     environment, frames = in_worker(confined_frames, path)
     assert environment == b"({}, None)"
-    expected = sample_frames(path, fps=1, short_side_px=None).frames
+    expected = np.stack(sample_frames(path, fps=1, short_side_px=None)[1])
     assert read_numbers(expected) == [0, 10, 20]
     assert frames == expected.tobytes()
 

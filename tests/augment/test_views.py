@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.augment import temporal
-from hapvr.augment.temporal import (
+from hapvr.augment import views
+from hapvr.augment.views import (
     BLANK,
     NOISE,
     crop_or_loop,
@@ -105,11 +105,11 @@ def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames,
 def test_draw_temporal_draws_each_augmentation_at_its_rate(monkeypatch):
     """At most one for a clip, and each as often as in S2VS."""
     drawn = []
-    monkeypatch.setattr(temporal, "_augment", lambda name, window, **_: drawn.append(name) or window)
+    monkeypatch.setattr(views, "_augment", lambda name, window, **_: drawn.append(name) or window)
     for seed in range(400):
         draw_temporal(np.arange(16), num_frames=8, rng=np.random.default_rng(seed))
-    rates = {name: drawn.count(name) / 400 for name in temporal.PROBABILITIES}
-    assert rates == pytest.approx(temporal.PROBABILITIES, abs=0.07)
+    rates = {name: drawn.count(name) / 400 for name in views.PROBABILITIES}
+    assert rates == pytest.approx(views.PROBABILITIES, abs=0.07)
 
 
 def test_each_augmentation_by_hand():
@@ -117,7 +117,7 @@ def test_each_augmentation_by_hand():
     window = np.arange(10, 26)
 
     def augmented(name):
-        return temporal._augment(name, window, num_frames=8, rng=np.random.default_rng(0)).tolist()
+        return views._augment(name, window, num_frames=8, rng=np.random.default_rng(0)).tolist()
 
     assert augmented("fast_forward") in [window[::rate].tolist() for rate in (2, 3, 4)]
     assert augmented("slow_motion")[:4] == [10, 10, 11, 11]
