@@ -15,9 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from hapvr.model.clips import Mask, padded_groups, zero_padding
 from hapvr.model.settings import AnyNetworkSettings
+
+Mask = Tensor | None
+"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
+
+GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
+"""Frames of videos that are scored together, with their padding; a longer video is scored alone."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,12 @@ class VideoNetwork(nn.Module, ABC):
         masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score.
         """
         with_itself = query is reference and query_mask is reference_mask
-        query = zero_padding(query, query_mask)
-        reference = query if with_itself else zero_padding(reference, reference_mask)
+        if query_mask is not None:
+            query = query.masked_fill(~query_mask[:, :, None, None], 0)
+        if with_itself:
+            reference = query
+        elif reference_mask is not None:
+            reference = reference.masked_fill(~reference_mask[:, :, None, None], 0)
         return self._compare(query, reference, query_mask, reference_mask)
 
     @abstractmethod
@@ -134,6 +144,19 @@ class FrameVectorNetwork(VideoNetwork):
         return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
 
 
+def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, Mask]]:
+    """Videos [T, R, D] of similar lengths together: which they are, as clips [N, T, R, D] padded with 0, and their mask."""
+    order = sorted(range(len(videos)), key=lambda index: len(videos[index]))
+    while order:
+        most = GROUP_FRAMES.get(videos[order[0]].device.type, 2**13)
+        size = next((n for n, index in enumerate(order) if (n + 1) * len(videos[index]) > most), len(order))
+        group, order = order[: max(size, 1)], order[max(size, 1) :]
+        clips = pad_sequence([videos[index] for index in group], batch_first=True)
+        lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
+        equal = len(videos[group[0]]) == clips.shape[1]
+        yield group, clips, None if equal else torch.arange(clips.shape[1], device=clips.device) < lengths[:, None]
+
+
 def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
     """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool [N, T])."""
     frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
@@ -141,9 +164,8 @@ def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
 
 
 @contextmanager
-def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
-    """torch's layers draw from the global generator: inside it is seeded by the generator, and then as it was before."""
-    with torch.random.fork_rng(devices=[], enabled=generator is not None):
-        if generator is not None:
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators are then as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
         yield

@@ -172,9 +172,7 @@ def import_released(
             extras_dims = weights["distractor.layer1.weight"].shape[1] if settings.distractor_discrimination else 0
         else:
             settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
-        network = build_family(
-            settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims, generator=torch.Generator()
-        )
+        network = build_family(settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
     for name in network.state_dict():

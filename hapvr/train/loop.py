@@ -27,19 +27,10 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
-from hapvr.train.batch import STRENGTHS, Batch, BatchSource
-from hapvr.train.cached_views import CachedViews
+from hapvr.train import run_folder
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource, CachedViews, gather_of
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
-from hapvr.train.family import gather_of
-from hapvr.train.run_folder import (
-    CHECKPOINTS,
-    NETWORK,
-    RESULT_NAME,
-    Logger,
-    TrainingResult,
-    newest_checkpoint,
-    save_checkpoint,
-)
+from hapvr.train.run_folder import Logger, TrainingResult
 
 LOCK_TIMEOUT_S = 30
 LOG_EVERY_STEPS = 20
@@ -121,12 +112,20 @@ class Trainer:
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
-            items = self._items(first_step)
+            workers = settings.data_workers
+            loader: DataLoader[Any] = DataLoader(
+                self._source,
+                batch_size=None,
+                sampler=range(first_step, settings.steps),
+                num_workers=workers,
+                # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
+                multiprocessing_context="spawn" if workers else None,
+            )
             log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
             self._started = time.monotonic()
-            for step in range(first_step, settings.steps):
+            for step, item in enumerate(loader, start=first_step):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                values = self._step(step, items)
+                values = self._step(step, self._source.finish(item))
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
                     clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
@@ -169,14 +168,14 @@ class Trainer:
             "best": vars(self._best),
             "identity": json.dumps(self._identity),
         }
-        save_checkpoint(self._folder / CHECKPOINTS, values, step=step)
+        run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:
         """Restore the newest checkpoint; returns the first step to do, and what people should know.
 
         Raises DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged.
         """
-        path, values, skipped = newest_checkpoint(self._folder / CHECKPOINTS)
+        path, values, skipped = run_folder.newest_checkpoint(self._folder / run_folder.CHECKPOINTS)
         if path is not None:
             found = Provenance("training", json.loads(values["identity"]))
             differences = Provenance("training", self._identity).differences(found)
@@ -193,21 +192,9 @@ class Trainer:
             self._best = Best(**values["best"])
         return values.get("step", 0), skipped
 
-    def _items(self, first_step: int) -> Iterator[Any]:
-        workers = self._settings.data_workers
-        loader: DataLoader[Any] = DataLoader(
-            self._source,
-            batch_size=None,
-            sampler=range(first_step, self._settings.steps),
-            num_workers=workers,
-            # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
-            multiprocessing_context="spawn" if workers else None,
-        )
-        return iter(loader)
-
-    def _step(self, step: int, items: Iterator[Any]) -> dict[str, Tensor]:
+    def _step(self, step: int, batch: Batch) -> dict[str, Tensor]:
         """Change the weights once; returns the losses and the norm of the gradient, [] each."""
-        batch: Batch = self._fabric.to_device(self._source.finish(next(items)))
+        batch = self._fabric.to_device(batch)
         total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
         if not torch.isfinite(total):
             raise HapvrError(
@@ -248,8 +235,8 @@ class Trainer:
                 "best_step": result.best_step,
                 "steps": result.steps,
             }
-            save_network(self.network, self._folder / NETWORK, metadata=metadata)
-            with write_atomic(self._folder / RESULT_NAME) as part:
+            save_network(self.network, self._folder / run_folder.NETWORK, metadata=metadata)
+            with write_atomic(self._folder / run_folder.RESULT_NAME) as part:
                 part.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
         return result
 

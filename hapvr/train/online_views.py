@@ -20,8 +20,7 @@ from hapvr.networks.teacher import load_teacher
 from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed
-from hapvr.train.batch import STRENGTHS, Batch, BatchSource
-from hapvr.train.family import Gather
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource, Gather
 
 DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 """Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
@@ -41,11 +40,10 @@ class OnlineViews(BatchSource):
         config: Config,
         *,
         device: torch.device,
-        rank: int = 0,
-        world_size: int = 1,
         gather: Gather | None = None,
+        **ranks: int,
     ) -> None:
-        super().__init__(root, shard_keys, config, rank=rank, world_size=world_size)
+        super().__init__(root, shard_keys, config, **ranks)
         self._device, self._gather = device, gather
         self._shard_of: dict[str, int] = {}
         self._num_frames = {}
@@ -94,27 +92,22 @@ class OnlineViews(BatchSource):
         return self.draw(*self.plans(number))
 
     def finish(self, item: DrawnClips) -> Batch:
-        """Features and frame labels of drawn clips."""
+        """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's embeddings of all clips."""
         frames, first_row, plans = item
-        regions, embeddings = self._features(frames)
+        parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
+        values = []
+        for embed in (self._embed_regions, self._embed_frames):
+            with torch.inference_mode():
+                found = torch.cat(
+                    [torch.from_numpy(embed(part)) for part in parts]
+                ).half()  # the precision that is stored
+            # cloned outside inference mode, so that gradients may be taken through it
+            values.append(found.view(*frames.shape[:2], *found.shape[1:]).clone())
+        regions, embeddings = values
         if self._gather is not None:
             embeddings = self._gather(embeddings.float().to(self._device)).cpu()
-        # cloned outside inference mode, so that gradients may be taken through it
-        return self.build(plans, regions.clone(), embeddings, first_row=first_row)
-
-    @torch.inference_mode()
-    def _features(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Regions [b, T, R, D] and teacher embeddings [b, T, D'] of clips, in the half precision that is stored."""
-        parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
-        regions = [torch.from_numpy(self._embed_regions(part)) for part in parts]
-        embeddings = [torch.from_numpy(self._embed_frames(part)) for part in parts]
-        return _of_clips(regions, frames), _of_clips(embeddings, frames)
+        return self.build(plans, regions, embeddings, first_row=first_row)
 
     def __getstate__(self) -> dict[str, Any]:
         # Data workers only draw: the networks stay behind.
         return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
-
-
-def _of_clips(parts: Sequence[Tensor], frames: Tensor) -> Tensor:
-    values = torch.cat(list(parts)).half()
-    return values.view(*frames.shape[:2], *values.shape[1:])

@@ -11,7 +11,7 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import data_digests, training_shards
-from hapvr.train.cached_views import CachedViews
+from hapvr.train.batch import CachedViews
 from hapvr.train.loop import Trainer, Validate
 from hapvr.train.run_folder import History, TrainingResult
 

@@ -24,8 +24,7 @@ from hapvr.losses.objective import Objective
 from hapvr.networks.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import Batch, BatchSampler, video_pair_labels
-from hapvr.train.cached_views import CachedViews
+from hapvr.train.batch import Batch, BatchSampler, CachedViews, video_pair_labels
 from hapvr.train.families import TrainingModule, build_network
 from hapvr.train.loop import open_source
 from hapvr.train.online_views import OnlineViews

@@ -1,17 +1,15 @@
-"""TCA's network: a transformer encoder mixes the frames of a video, and the mean of its frames stands for the video."""
+"""TCA (Shao et al., WACV 2021): a transformer mixes the frames of a video, and their mean stands for the video."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Mask
-from hapvr.model.family import FrameVectorNetwork, Similarities, VideoNetwork, drawing_from
+from hapvr.model.family import FrameVectorNetwork, Mask, Similarities, VideoNetwork
 from hapvr.model.settings import TcaSettings
 from hapvr.model.similarity import chamfer
 
@@ -22,13 +20,12 @@ class ContextNetwork(FrameVectorNetwork):
     An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector, is the video vector, and
     each made a unit vector is a frame vector. No position is encoded, so the order of frames does not matter.
 
-    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads. generator: draws the
-    weights and leaves torch's global generator alone.
+    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads.
     """
 
     settings: TcaSettings
 
-    def __init__(self, settings: TcaSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, settings: TcaSettings, *, dims: int) -> None:
         super().__init__()
         if dims < 1 or dims % settings.heads:
             raise ArgumentError(
@@ -36,12 +33,11 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        with drawing_from(generator):
-            layer = nn.TransformerEncoderLayer(
-                dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
-            )
-            # torch copies the layer, so that several start with equal weights, as the release's do.
-            self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            dims, settings.heads, settings.feedforward, settings.dropout, batch_first=True
+        )
+        # torch copies the layer, so that several start with equal weights, as the release's do.
+        self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
