@@ -176,12 +176,11 @@ class GatedAttention(nn.Module):
         nn.init.xavier_uniform_(self.context_vector.weight, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features: [..., D]. Returns the same shape."""
         return features * torch.sigmoid(self.context_vector(torch.tanh(self.transform(features))))
 
 
 class LinearAttention(nn.Module):
-    """A weight per region, x <- (u . x / 2 + 1/2) x (ViSiL section 3.2). [..., D] -> [..., D].
+    """A weight per region, x <- (u . x / 2 + 1/2) x for unit x (ViSiL section 3.2). [..., D] -> [..., D].
 
     normalize: divide u by its norm, so that the weights of unit features stay in [0, 1] however training changes u. The
     ViSiL release scores without this.
@@ -196,7 +195,6 @@ class LinearAttention(nn.Module):
             self.context_vector.weight.copy_(F.normalize(self.context_vector.weight))
 
     def forward(self, features: Tensor) -> Tensor:
-        """features: [..., D] of unit norm. Returns the same shape."""
         weight = F.normalize(self.context_vector.weight) if self.normalize else self.context_vector.weight
         return features * (F.linear(features, weight) / 2 + 0.5)
 
@@ -217,7 +215,6 @@ class Binarization(nn.Module):
         nn.init.orthogonal_(self.projection, generator=generator)
 
     def forward(self, features: Tensor) -> Tensor:
-        """features: [..., D]. Returns [..., bits]."""
         projected = F.normalize(features, dim=-1) @ self.projection
         signs = torch.erf(projected / math.sqrt(2 * self.variance)) if self.training else torch.sign(projected)
         return signs / math.sqrt(self.projection.shape[1])
