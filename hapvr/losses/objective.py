@@ -31,14 +31,6 @@ class Objective:
         self.settings = settings
         self._video_loss = ranking_loss(settings.video_ap_loss, settings.video_ap_options)
         self._frame_loss = ranking_loss("quadlinear_ap", {**FRAME_OPTIONS, **settings.frame_ap_options})
-        self._weights = {
-            "frame_ap": settings.frame_ap_weight,
-            "video_ap": settings.video_ap_weight,
-            "infonce": settings.infonce_weight,
-            "hard_negative": settings.hard_negative_weight,
-            "self_similarity": settings.hard_negative_weight,
-            "regularization": settings.regularization_weight,
-        }
 
     def __call__(
         self,
@@ -62,22 +54,28 @@ class Objective:
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
         ranked = video.reshape(lists), others.reshape(lists)
-        compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(*ranked),
-            "infonce": lambda: infonce(*ranked, temperature=self.settings.temperature),
-            "hard_negative": lambda: hard_negative(video, others),
-            "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: add_up(similarities.regularization),
-        }
-        if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
+
+        def rank_frames() -> Tensor:
+            assert frame_labels is not None  # of weight 0 without them
+            assert pair_index is not None
             different = pair_index[:, 0] != pair_index[:, 1]
             pairs, row_labels = pair_index[different], frame_labels[different]
             rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
             ranked_rows = (row_labels > 0).any(-1).sum().float()
             part = ranked_rows / add_up(ranked_rows).clamp(min=1)
-            compute["frame_ap"] = lambda: add_up(self._frame_loss(rows, row_labels) * part)
-        terms = {name: compute[name]() for name, weight in self._weights.items() if weight > 0}
-        total = sum((self._weights[name] * term for name, term in terms.items()), start=video.new_zeros(()))
+            return add_up(self._frame_loss(rows, row_labels) * part)
+
+        settings = self.settings
+        weighted: tuple[tuple[str, float, Callable[[], Tensor]], ...] = (
+            ("frame_ap", settings.frame_ap_weight, rank_frames),
+            ("video_ap", settings.video_ap_weight, lambda: self._video_loss(*ranked)),
+            ("infonce", settings.infonce_weight, lambda: infonce(*ranked, temperature=settings.temperature)),
+            ("hard_negative", settings.hard_negative_weight, lambda: hard_negative(video, others)),
+            ("self_similarity", settings.hard_negative_weight, lambda: self_similarity(video, labels)),
+            ("regularization", settings.regularization_weight, lambda: add_up(similarities.regularization)),
+        )
+        terms = {name: loss() for name, weight, loss in weighted if weight > 0}
+        total = sum((weight * terms[name] for name, weight, _ in weighted if weight > 0), start=video.new_zeros(()))
         return total, terms
 
 

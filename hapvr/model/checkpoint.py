@@ -51,13 +51,8 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
     metadata: values of JSON. The description is written last, so a folder that has one is complete.
     """
-    description = NetworkDescription.model_validate(
-        {
-            "dims": network.dims,
-            "extras_dims": network.extras_dims,
-            "settings": network.settings.model_dump(mode="json"),
-            "metadata": dict(metadata),
-        }
+    description = NetworkDescription(
+        dims=network.dims, extras_dims=network.extras_dims, settings=network.settings, metadata=dict(metadata)
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:

@@ -80,13 +80,11 @@ class VideoNetwork(nn.Module, ABC):
         masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score.
         """
         with_itself = query is reference and query_mask is reference_mask
-        if query_mask is not None:
-            query = query.masked_fill(~query_mask[:, :, None, None], 0)
-        if with_itself:
-            reference = query
-        elif reference_mask is not None:
-            reference = reference.masked_fill(~reference_mask[:, :, None, None], 0)
-        return self._compare(query, reference, query_mask, reference_mask)
+        query, reference = (
+            clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
+            for clips, mask in ((query, query_mask), (reference, reference_mask))
+        )
+        return self._compare(query, query if with_itself else reference, query_mask, reference_mask)
 
     @abstractmethod
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
@@ -118,7 +116,10 @@ class VideoNetwork(nn.Module, ABC):
 
 
 class FrameVectorNetwork(VideoNetwork):
-    """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
+    """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D].
+
+    A vector of 0 has a cosine of 0 with all.
+    """
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
@@ -134,13 +135,11 @@ class FrameVectorNetwork(VideoNetwork):
 
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
-        """[T, T'], cosines of frame vectors, 0 for vectors of 0. query: [T, 1, D], reference: [T', 1, D]."""
         first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
         return first @ second.T
 
     @torch.inference_mode()
     def self_similarity(self, video: Tensor) -> Tensor:
-        """[T], 1, or 0 for vectors of 0. video: [T, 1, D]."""
         return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
 
 

@@ -55,11 +55,9 @@ class ContextNetwork(FrameVectorNetwork):
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""
-        if mask is None:
-            encoded: Tensor = self.transformer_encoder(frames)
-            return encoded
-        encoded = self.transformer_encoder(frames, src_key_padding_mask=~mask)
-        return encoded.masked_fill(~mask[..., None], 0)
+        padding = None if mask is None else ~mask
+        encoded: Tensor = self.transformer_encoder(frames, src_key_padding_mask=padding)
+        return encoded if padding is None else encoded.masked_fill(padding[..., None], 0)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         found = super()._compare(query, reference, query_mask, reference_mask)

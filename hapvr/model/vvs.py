@@ -156,17 +156,10 @@ class VvsNetwork(FrameVectorNetwork):
         super().__init__()
         self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
         self.needs_extras = settings.distractor_discrimination
-        self.distractor: DistractorNetwork | None = None
-        self.comparator: Comparator | None = None
-        self.saliency: TemporalSaliency | None = None
-        self.topic: TopicGuidance | None = None
-        if settings.distractor_discrimination:
-            self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
-        if settings.temporal_saliency:
-            self.comparator = Comparator(NetworkSettings())
-            self.saliency = TemporalSaliency(settings.saliency)
-        if settings.topic_guidance:
-            self.topic = TopicGuidance(settings.topic)
+        self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims) if self.needs_extras else None
+        self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None
+        self.saliency = TemporalSaliency(settings.saliency) if settings.temporal_saliency else None
+        self.topic = TopicGuidance(settings.topic) if settings.topic_guidance else None
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.

@@ -15,17 +15,24 @@ from torch.utils.data import Dataset
 
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot, allow_open_files
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
 from hapvr.data.views import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
-from hapvr.networks.teacher import pseudo_labels
-from hapvr.networks.views import ViewPlan, donor_groups
+from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
+from hapvr.networks.settings import BATCH_FRAMES
+from hapvr.networks.teacher import load_teacher, pseudo_labels
+from hapvr.networks.views import ViewDrawer, ViewPlan, choose_donor, donor_groups
 from hapvr.networks.whitening import load_whitening
-from hapvr.seeding import numpy_rng
+from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
+
+DrawnClips = tuple[Tensor, int, list[ViewPlan]]
+"""Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
 
 Gather = Callable[[Tensor], Tensor]
 """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
@@ -68,7 +75,7 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    ranks: rank and world_size, as for `BatchSampler`. dims: D of the regions. extras_dims: C of the pooled vectors that they
+    dims: D of the regions. extras_dims: C of the pooled vectors that they
     carry, 0 where they carry none. num_videos: that take part. _num_frames: sampled frames of each.
     """
 
@@ -78,8 +85,9 @@ class BatchSource(Dataset[Any]):
     sampler: BatchSampler
     _num_frames: Mapping[str, int]
 
-    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, **ranks: int) -> None:
-        self._root, self._shard_keys, self._config, self._ranks = root, tuple(shard_keys), config, ranks
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+        self._root, self._shard_keys, self._config = root, tuple(shard_keys), config
+        self._ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
         self._seed, self._extras = config.train.seed, needs_extras(config.train.network)
 
     def _start(self, video_ids: Collection[str], *, groups: Iterable[Sequence[str]] = ()) -> None:
@@ -135,8 +143,8 @@ class CachedViews(BatchSource):
     Raises DataError without training videos, with a single one, and where views and embeddings do not belong together.
     """
 
-    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, **ranks: int) -> None:
-        super().__init__(root, shard_keys, config, **ranks)
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+        super().__init__(root, shard_keys, config, fabric)
         self._shard_of: dict[str, int] = {}
         self._num_frames = {}
         self._donors: dict[str, list[str]] = {}
@@ -182,6 +190,81 @@ class CachedViews(BatchSource):
         allow_open_files(2 * len(self._shard_keys))
         shards = [[Shard(self._root, stage, key) for stage in (VIEWS_STAGE, LABELS_STAGE)] for key in self._shard_keys]
         return [(ViewFile(views, extras=self._extras), ViewFile(labels)) for views, labels in shards]
+
+
+class OnlineViews(BatchSource):
+    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
+
+    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
+    Raises DataError without stored frames, and with a single training video.
+    """
+
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+        super().__init__(root, shard_keys, config, fabric)
+        self._device, self._gather = fabric.device, gather_of(fabric)
+        self._shard_of: dict[str, int] = {}
+        self._num_frames = {}
+        for number, key in enumerate(self._shard_keys):
+            frames = Shard(root, FRAMES_STAGE, key)
+            frames.require({"sampling": config.sampling.identity_fields()})
+            self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
+            self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
+        self._start(self._shard_of)
+        backbone = open_backbone(config.backbone, self._device.type, extras=self._extras)
+        whitening = load_whitening(root)
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
+        self._embed_regions = region_embedder(backbone, whitening, self._device, extras=self._extras)
+        self._embed_frames = teacher_embedder(teacher, self._device)
+
+    def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
+        """The views of a batch, and which of them are this rank's."""
+        videos, own = self.sampler.videos(number), self.sampler.rank_slice()
+        seed, count = self._seed, len(STRENGTHS)
+        window = derive_seed(seed, "window", number)
+        indices = [derive_seed(seed, "view", number, place) for place in range(count)]
+        plans = []
+        for video_id in videos:
+            others = [other for other in videos if other != video_id]
+            for index, strength in zip(indices, STRENGTHS, strict=True):
+                donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
+                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
+        return plans, slice(own.start * count, own.stop * count)
+
+    @cached_property
+    def _files(self) -> ViewDrawer:
+        """Draws clips of stored frames."""
+        files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
+        return ViewDrawer(
+            lambda video_id: files[self._shard_of[video_id]].read(video_id),
+            config=self._config.views,
+            size_px=self._config.backbone.crop_px,
+        )
+
+    def draw(self, plans: list[ViewPlan], own: slice) -> DrawnClips:
+        """Frames of the own clips."""
+        return torch.stack([self._files.draw(plan) for plan in plans[own]]), own.start, plans
+
+    def __getitem__(self, number: int) -> DrawnClips:
+        return self.draw(*self.plans(number))
+
+    def finish(self, item: DrawnClips) -> Batch:
+        """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's embeddings of all clips."""
+        frames, first_row, plans = item
+        parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
+        values = []
+        for embed in (self._embed_regions, self._embed_frames):
+            with torch.inference_mode():
+                found = torch.cat([torch.from_numpy(embed(part)) for part in parts]).half()  # as is stored
+            # cloned outside inference mode, so that gradients may be taken through it
+            values.append(found.view(*frames.shape[:2], *found.shape[1:]).clone())
+        regions, embeddings = values
+        embeddings = self._gather(embeddings.float().to(self._device)).cpu()
+        return self.build(plans, regions, embeddings, first_row=first_row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Data workers only draw: the networks stay behind.
+        return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
 
 
 class BatchSampler:
@@ -232,9 +315,14 @@ class BatchSampler:
         return slice(self._rank * share, (self._rank + 1) * share)
 
 
-def gather_of(fabric: Fabric) -> Gather | None:
-    """How this process gathers values of all; None if it is the only one."""
-    return None if fabric.world_size == 1 else _GatherRanks.apply
+def alone(values: Tensor) -> Tensor:
+    """How the only process gathers values of all."""
+    return values
+
+
+def gather_of(fabric: Fabric) -> Gather:
+    """How this process gathers values of all."""
+    return alone if fabric.world_size == 1 else _GatherRanks.apply
 
 
 class _GatherRanks(torch.autograd.Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from hapvr.model.settings import AnyNetworkSettings
 from hapvr.model.tca import ContextNetwork
 from hapvr.model.vvs import VvsNetwork
 from hapvr.seeding import torch_rng
-from hapvr.train.batch import Batch, Gather
+from hapvr.train.batch import Batch, Gather, alone
 from hapvr.train.tca import ContrastTraining
 from hapvr.train.vvs import SuppressionTraining
 
@@ -35,7 +34,7 @@ class TrainingModule(nn.Module):
     similarities of all; the gradients that DDP then averages are those of one process with the whole batch.
     """
 
-    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather | None = None) -> None:
+    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather = alone) -> None:
         super().__init__()
         self.network, self.objective, self._gather = network, objective, gather
 
@@ -45,17 +44,20 @@ class TrainingModule(nn.Module):
         own = self.network.embed(batch.regions)
         mask = own_mask = None
         if batch.num_frames is not None:
-            mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
-            own_mask = mask if gather is None else mask[first_row : first_row + len(own)]
+            mask = own_mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            if len(own) < len(mask):
+                own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
             frame_labels = frame_labels.masked_fill(~real, 0)
-        every = own if gather is None else gather(own)
-        similarities = self.network.compare(own, every, query_mask=own_mask, reference_mask=mask)
-        options: dict[str, Any] = {}
-        if gather is not None:
-            options = {"first_row": first_row, "add_up": lambda value: gather(value.reshape(1)).sum()}
-            similarities = replace(similarities, video=gather(similarities.video))
-        return self.objective(similarities, batch.labels, frame_labels, batch.pair_index, **options)
+        similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
+        return self.objective(
+            replace(similarities, video=gather(similarities.video)),
+            batch.labels,
+            frame_labels,
+            batch.pair_index,
+            first_row=first_row,
+            add_up=lambda value: gather(value.reshape(1)).sum(),
+        )
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
@@ -64,7 +66,7 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_
 
 
 def build_training(
-    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int, gather: Gather | None
+    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int, gather: Gather = alone
 ) -> nn.Module:
     """What trains a network of its family: called with a batch and its number, it returns the loss [] and its terms [] by name.
 

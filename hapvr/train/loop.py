@@ -28,7 +28,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
 from hapvr.train import run_folder
-from hapvr.train.batch import STRENGTHS, Batch, BatchSource, CachedViews, gather_of
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource, CachedViews, OnlineViews, gather_of
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
 from hapvr.train.run_folder import Logger, TrainingResult
 
@@ -107,14 +107,13 @@ class Trainer:
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
-            workers = settings.data_workers
             loader: DataLoader[Any] = DataLoader(
                 self._source,
                 batch_size=None,
                 sampler=range(first_step, settings.steps),
-                num_workers=workers,
+                num_workers=settings.data_workers,
                 # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
-                multiprocessing_context="spawn" if workers else None,
+                multiprocessing_context="spawn" if settings.data_workers else None,
             )
             log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
             self._started = time.monotonic()
@@ -126,7 +125,8 @@ class Trainer:
                     clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
-                    self._log(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
+                    for logger in self._loggers:
+                        logger.metrics(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -146,7 +146,8 @@ class Trainer:
         with torch.no_grad():
             metrics = self._validate(self.network)
         self.network.train()
-        self._log(step, {f"validation/{name}": value for name, value in metrics.items()})
+        for logger in self._loggers:
+            logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
         if metrics["mean"] > self._best["value"]:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
             self._best = {"step": step, "value": metrics["mean"], "weights": weights}
@@ -217,10 +218,6 @@ class Trainer:
         losses = {f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()}
         return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
 
-    def _log(self, step: int, values: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.metrics(step, values)
-
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
         best, weights, settings = self._best["step"], self._best["weights"], self._settings
@@ -246,14 +243,8 @@ class Trainer:
 
 def open_source(config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric) -> BatchSource:
     """The source of batches that `train.source` names. Raises DataError for data that is missing or does not belong together."""
-    rank, world_size = fabric.global_rank, fabric.world_size
-    if config.train.source == "cached_views":
-        return CachedViews(root, shards, config, rank=rank, world_size=world_size)
-    from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries
-
-    return OnlineViews(
-        root, shards, config, device=fabric.device, rank=rank, world_size=world_size, gather=gather_of(fabric)
-    )
+    source = CachedViews if config.train.source == "cached_views" else OnlineViews
+    return source(root, shards, config, fabric)
 
 
 @contextmanager

@@ -16,10 +16,6 @@ from hapvr.model.tca import ContextNetwork
 from hapvr.seeding import derive_seed, torch_rng
 from hapvr.train.batch import STRENGTHS, Batch
 
-LARGEST_BANK = 4096
-NO_VIDEO = -1
-"""Stands for a video's number where there is none."""
-
 
 class ContrastTraining(nn.Module):
     """Clips to the loss of their video vectors, in one process.
@@ -37,7 +33,7 @@ class ContrastTraining(nn.Module):
         self.network, self._settings = network, settings
         contrast, size = settings.contrast, settings.contrast.bank_size
         if size is None:
-            size = min(num_videos // 2, LARGEST_BANK) // batch_videos * batch_videos
+            size = min(num_videos // 2, 4096) // batch_videos * batch_videos
         if size > num_videos or 0 < size < batch_videos or not (size or contrast.batch_negatives):
             raise ConfigError(
                 f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} vectors, and there are {num_videos} "
@@ -113,8 +109,8 @@ def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor
 class MemoryBank(nn.Module):
     """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian noise.
 
-    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows; pointer: the place of the oldest. All are
-    buffers, so they are part of a checkpoint.
+    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of the oldest. All
+    are buffers, so they are part of a checkpoint.
     """
 
     vectors: Tensor
@@ -124,13 +120,13 @@ class MemoryBank(nn.Module):
     def __init__(self, size: int, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.register_buffer("vectors", F.normalize(torch.randn(size, dims, generator=generator), dim=-1))
-        self.register_buffer("source_ids", torch.full((size, 2), NO_VIDEO))
+        self.register_buffer("source_ids", torch.full((size, 2), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
     def usable(self, source_ids: Tensor) -> Tensor:
         """bool [N, K]: whether an anchor and a vector of the bank show no video in common. source_ids: int64 [N, 2]."""
         same = source_ids[:, None, :, None] == self.source_ids[None, :, None, :]
-        return ~(same & (source_ids != NO_VIDEO)[:, None, :, None]).any(-1).any(-1)
+        return ~(same & (source_ids >= 0)[:, None, :, None]).any(-1).any(-1)
 
     @torch.no_grad()
     def add(self, vectors: Tensor, source_ids: Tensor) -> None:

@@ -105,7 +105,7 @@ def training_of(config: Config, num_videos: int = 12) -> ContrastTraining:
     """As a run starts it."""
     network = build_network(config.train.network, dims=config.whitening.dims, seed=config.train.seed)
     batch_videos = config.train.batch_videos
-    training = build_training(config.train, network, num_videos=num_videos, batch_videos=batch_videos, gather=None)
+    training = build_training(config.train, network, num_videos=num_videos, batch_videos=batch_videos)
     assert isinstance(training, ContrastTraining)
     return training
 
