@@ -126,10 +126,8 @@ def own_name(published: str) -> tuple[str, str]:
     for prefix, own, release in PREFIXES:
         if published.startswith(prefix):
             name = own + published.removeprefix(prefix)
-            for before, after in LAST_LAYERS.items():
-                if name.startswith(before):
-                    name = after + name.removeprefix(before)
-            return name, release
+            last = next((layer for layer in LAST_LAYERS if name.startswith(layer)), "")
+            return LAST_LAYERS.get(last, "") + name.removeprefix(last), release
     return "", ""
 
 

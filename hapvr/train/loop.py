@@ -115,9 +115,10 @@ class Trainer:
                 # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
                 multiprocessing_context="spawn" if settings.data_workers else None,
             )
+            items = iter(loader)  # starts the workers
             log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
             self._started = time.monotonic()
-            for step, item in enumerate(loader, start=first_step):
+            for step, item in enumerate(items, start=first_step):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
                 values = self._step(step, self._source.finish(item))
                 is_last = done == settings.steps
@@ -194,8 +195,8 @@ class Trainer:
             return values["step"], faults
         if faults:
             raise DataError(
-                f"{faults[0]}; so are all {len(faults)} in {self._folder / run_folder.CHECKPOINTS}; delete that folder to "
-                "train from the beginning"
+                f"{faults[0]}; so are all {len(faults)} in {self._folder / run_folder.CHECKPOINTS}; delete that folder "
+                "to train from the beginning"
             )
         return 0, []
 

@@ -29,7 +29,6 @@ RESULT_NAME = "result.json"
 """Written last, when a training has come to its end."""
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
-DIGEST_BYTES = 32
 NUM_KEPT = 2
 """Checkpoints; the one before the last replaces a damaged one."""
 
@@ -70,8 +69,8 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` wrote, on the CPU. Raises DamagedError."""
     data = path.read_bytes()
-    archive = data[DIGEST_BYTES:]
-    if hashlib.sha256(archive).digest() != data[:DIGEST_BYTES]:
+    archive = data[32:]
+    if hashlib.sha256(archive).digest() != data[:32]:
         raise DamagedError(f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written")
     values: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
     return values

@@ -36,9 +36,9 @@ class ContrastTraining(nn.Module):
             size = min(num_videos // 2, 4096) // batch_videos * batch_videos
         if size > num_videos or 0 < size < batch_videos or not (size or contrast.batch_negatives):
             raise ConfigError(
-                f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} vectors, and there are {num_videos} "
-                "training videos, of which none should be in the bank twice; set a number between these, or 0 or null and "
-                "batch_negatives: true, or add videos"
+                f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} vectors, and there are "
+                f"{num_videos} training videos, of which none should be in the bank twice; set a number between these, or 0 "
+                "or null and batch_negatives: true, or add videos"
             )
         self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
         self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
@@ -109,8 +109,8 @@ def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor
 class MemoryBank(nn.Module):
     """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian noise.
 
-    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of the oldest. All
-    are buffers, so they are part of a checkpoint.
+    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of
+    the oldest. All are buffers, so they are part of a checkpoint.
     """
 
     vectors: Tensor
