@@ -1,82 +1,36 @@
-"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), the ranking losses by name, and the base loss
-of S2VS: InfoNCE, self-similarity, hard negatives (S2VS 3.4, Eq. 1 to 3).
+"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), among them the base loss of S2VS: InfoNCE,
+self-similarity, hard negatives (S2VS 3.4, Eq. 1 to 3).
 
 Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape. Losses return [].
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.errors import ConfigError
-from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear_ap, quantized_ap, smooth_ap
-from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
-from hapvr.losses.rows import mean_over_positives, mean_where, widened, without_self
-from hapvr.losses.settings import LossName, ObjectiveSettings, Option
+from hapvr.losses.ranking import mean_over_positives, mean_where, ranking_loss, widened
+from hapvr.losses.settings import ObjectiveSettings, Option
 from hapvr.model.family import Similarities
-
-RankingLoss = Callable[..., Tensor]
-"""Called as loss(similarity [..., N] in [0, 1], labels [..., N] ternary, **options); returns []."""
-
-RANKING_LOSSES: Mapping[LossName, RankingLoss] = {
-    "mae": mean_absolute_error,
-    "mse": mean_squared_error,
-    "contrastive": contrastive,
-    "triplet": triplet,
-    "circle": circle,
-    "fast_ap": fast_ap,
-    "dir": quantized_ap,
-    "blackbox_ap": blackbox_ap,
-    "smooth_ap": smooth_ap,
-    "quadlinear_ap": quadlinear_ap,
-}
-"""The rows of HAP-VR Table 2."""
-
-
-def ranking_loss(name: LossName, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name with its options set. Raises ConfigError for an option that it does not have."""
-    allowed = loss_options(name)
-    if unknown := sorted(options.keys() - allowed.keys()):
-        raise ConfigError(f"{name}: unknown option {', '.join(unknown)}; allowed are {', '.join(allowed) or 'none'}")
-    return partial(RANKING_LOSSES[name], **options)
-
-
-def loss_options(name: LossName) -> dict[str, object]:
-    """The options of a registered loss and their defaults."""
-    parameters = inspect.signature(RANKING_LOSSES[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
 
 FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 """HAP-VR's options of quadlinear_ap at frame level, where they differ from the function's own."""
 
 
 class Objective:
-    """The loss of a batch. Raises ConfigError for an option that a loss does not have."""
+    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight.
+
+    Raises ConfigError for an option that a loss does not have.
+    """
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
         self._video_loss = ranking_loss(settings.video_ap_loss, settings.video_ap_options)
         self._frame_loss = ranking_loss("quadlinear_ap", {**FRAME_OPTIONS, **settings.frame_ap_options})
-
-    def weights(self) -> dict[str, float]:
-        """The weight of each term, in the order of Eq. 15; both halves of SSHN share one."""
-        settings = self.settings
-        return {
-            "frame_ap": settings.frame_ap_weight,
-            "video_ap": settings.video_ap_weight,
-            "infonce": settings.infonce_weight,
-            "hard_negative": settings.hard_negative_weight,
-            "self_similarity": settings.hard_negative_weight,
-            "regularization": settings.regularization_weight,
-        }
 
     def __call__(
         self,
@@ -100,23 +54,34 @@ class Objective:
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
         ranked = video.reshape(lists), others.reshape(lists)
-        compute: dict[str, Callable[[], Tensor]] = {
-            "video_ap": lambda: self._video_loss(*ranked),
-            "infonce": lambda: infonce(*ranked, temperature=self.settings.temperature),
-            "hard_negative": lambda: hard_negative(video, others),
-            "self_similarity": lambda: self_similarity(video, labels),
-            "regularization": lambda: add_up(similarities.regularization),
-        }
-        if self.settings.frame_ap_weight > 0 and frame_labels is not None and pair_index is not None:
+
+        def rank_frames() -> Tensor:
+            assert frame_labels is not None  # of weight 0 without them
+            assert pair_index is not None
             different = pair_index[:, 0] != pair_index[:, 1]
             pairs, row_labels = pair_index[different], frame_labels[different]
             rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
             ranked_rows = (row_labels > 0).any(-1).sum().float()
             part = ranked_rows / add_up(ranked_rows).clamp(min=1)
-            compute["frame_ap"] = lambda: add_up(self._frame_loss(rows, row_labels) * part)
-        terms = {name: compute[name]() for name, weight in self.weights().items() if weight > 0}
-        total = sum((self.weights()[name] * term for name, term in terms.items()), start=video.new_zeros(()))
+            return add_up(self._frame_loss(rows, row_labels) * part)
+
+        settings = self.settings
+        weighted: tuple[tuple[str, float, Callable[[], Tensor]], ...] = (
+            ("frame_ap", settings.frame_ap_weight, rank_frames),
+            ("video_ap", settings.video_ap_weight, lambda: self._video_loss(*ranked)),
+            ("infonce", settings.infonce_weight, lambda: infonce(*ranked, temperature=settings.temperature)),
+            ("hard_negative", settings.hard_negative_weight, lambda: hard_negative(video, others)),
+            ("self_similarity", settings.hard_negative_weight, lambda: self_similarity(video, labels)),
+            ("regularization", settings.regularization_weight, lambda: add_up(similarities.regularization)),
+        )
+        terms = {name: loss() for name, weight, loss in weighted if weight > 0}
+        total = sum((weight * terms[name] for name, weight, _ in weighted if weight > 0), start=video.new_zeros(()))
         return total, terms
+
+
+def without_self(labels: Tensor) -> Tensor:
+    """The labels with 0 (ignored) on the diagonal, where a clip meets itself. labels: [N, N] ternary."""
+    return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:

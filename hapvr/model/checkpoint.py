@@ -15,7 +15,7 @@ from torch import Tensor
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import require_regular, write_atomic
 from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
-from hapvr.model.family import VideoNetwork
+from hapvr.model.family import VideoNetwork, seeded
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
 
 MAX_MISMATCHES = 10
@@ -27,20 +27,23 @@ def build_family(
     """A new network of the family that the settings are of.
 
     dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. generator: draws the
-    weights and leaves torch's global generator alone. Raises ArgumentError where the settings do not fit the dims.
+    weights, which are the same each time without one; torch's global generator is left alone. Raises ArgumentError where the
+    settings do not fit the dims.
     """
     # A search loads the code of its own family alone.
     if isinstance(settings, NetworkSettings):
         from hapvr.model.network import SimilarityNetwork
 
         return SimilarityNetwork(settings, dims=dims, generator=generator)
-    if isinstance(settings, TcaSettings):
-        from hapvr.model.tca.network import ContextNetwork
+    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
+    with seeded(seed, torch.device("cpu")):
+        if isinstance(settings, TcaSettings):
+            from hapvr.model.tca import ContextNetwork
 
-        return ContextNetwork(settings, dims=dims, generator=generator)
-    from hapvr.model.vvs.network import VvsNetwork
+            return ContextNetwork(settings, dims=dims)
+        from hapvr.model.vvs import VvsNetwork
 
-    return VvsNetwork(settings, dims=dims, extras_dims=extras_dims, generator=generator)
+        return VvsNetwork(settings, dims=dims, extras_dims=extras_dims)
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
@@ -48,13 +51,8 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
     metadata: values of JSON. The description is written last, so a folder that has one is complete.
     """
-    description = NetworkDescription.model_validate(
-        {
-            "dims": network.dims,
-            "extras_dims": network.extras_dims,
-            "settings": network.settings.model_dump(mode="json"),
-            "metadata": dict(metadata),
-        }
+    description = NetworkDescription(
+        dims=network.dims, extras_dims=network.extras_dims, settings=network.settings, metadata=dict(metadata)
     )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:
@@ -82,7 +80,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     if problems:
         said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {'; '.join(problems[:MAX_MISMATCHES])}"
         raise DamagedError(f"network: {said}; {HINT}")
-    network = build(generator=torch.Generator())
+    network = build()
     network.load_state_dict(weights)
     return network.eval(), found.metadata
 

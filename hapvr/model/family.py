@@ -15,9 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from hapvr.model.clips import Mask, padded_groups, zero_padding
 from hapvr.model.settings import AnyNetworkSettings
+
+Mask = Tensor | None
+"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
+
+GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
+"""Frames of videos that are scored together, with their padding; a longer video is scored alone."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,11 @@ class VideoNetwork(nn.Module, ABC):
         masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score.
         """
         with_itself = query is reference and query_mask is reference_mask
-        query = zero_padding(query, query_mask)
-        reference = query if with_itself else zero_padding(reference, reference_mask)
-        return self._compare(query, reference, query_mask, reference_mask)
+        query, reference = (
+            clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
+            for clips, mask in ((query, query_mask), (reference, reference_mask))
+        )
+        return self._compare(query, query if with_itself else reference, query_mask, reference_mask)
 
     @abstractmethod
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
@@ -108,7 +116,8 @@ class VideoNetwork(nn.Module, ABC):
 
 
 class FrameVectorNetwork(VideoNetwork):
-    """A family of one vector of D values per frame, which are compared by their cosines: embeddings are [T, 1, D]."""
+    """A family of one vector of D values per frame, which are compared by their cosines, 0 for vectors of 0: embeddings
+    are [T, 1, D]."""
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
@@ -124,14 +133,25 @@ class FrameVectorNetwork(VideoNetwork):
 
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
-        """[T, T'], cosines of frame vectors, 0 for vectors of 0. query: [T, 1, D], reference: [T', 1, D]."""
         first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
         return first @ second.T
 
     @torch.inference_mode()
     def self_similarity(self, video: Tensor) -> Tensor:
-        """[T], 1, or 0 for vectors of 0. video: [T, 1, D]."""
         return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
+
+
+def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, Mask]]:
+    """Videos [T, R, D] of similar lengths together: which they are, as clips [N, T, R, D] padded with 0, and their mask."""
+    order = sorted(range(len(videos)), key=lambda index: len(videos[index]))
+    while order:
+        most = GROUP_FRAMES.get(videos[order[0]].device.type, 2**13)
+        size = next((n for n, index in enumerate(order) if (n + 1) * len(videos[index]) > most), len(order))
+        group, order = order[: max(size, 1)], order[max(size, 1) :]
+        clips = pad_sequence([videos[index] for index in group], batch_first=True)
+        lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
+        equal = len(videos[group[0]]) == clips.shape[1]
+        yield group, clips, None if equal else torch.arange(clips.shape[1], device=clips.device) < lengths[:, None]
 
 
 def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
@@ -141,9 +161,8 @@ def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
 
 
 @contextmanager
-def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
-    """torch's layers draw from the global generator: inside it is seeded by the generator, and then as it was before."""
-    with torch.random.fork_rng(devices=[], enabled=generator is not None):
-        if generator is not None:
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators are then as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
         yield

@@ -21,7 +21,7 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.files import file_sha256, require_regular
 from hapvr.model.checkpoint import build_family, describe_mismatches
 from hapvr.model.family import VideoNetwork
-from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings
+from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.settings import first_line
 
 VVS_PARTS = {"tsm_tgm_model": "swg/", "ddm_model": "ddm/"}
@@ -126,10 +126,8 @@ def own_name(published: str) -> tuple[str, str]:
     for prefix, own, release in PREFIXES:
         if published.startswith(prefix):
             name = own + published.removeprefix(prefix)
-            for before, after in LAST_LAYERS.items():
-                if name.startswith(before):
-                    name = after + name.removeprefix(before)
-            return name, release
+            last = next((layer for layer in LAST_LAYERS if name.startswith(layer)), "")
+            return LAST_LAYERS.get(last, "") + name.removeprefix(last), release
     return "", ""
 
 
@@ -159,22 +157,15 @@ def import_released(
     release = shown.pop() if shown else ("visil" if next(iter(names)).startswith("visil_head.") else "s2vs")
     weights = {own: state[name].contiguous() for name, own in names.items()}
     weights = {own: value.float() if value.is_floating_point() else value for own, value in weights.items()}
-    settings: AnyNetworkSettings
     try:
         told = (("attention.context_vector.weight", 1), ("binarization.projection", 0))
         sizes = [weights[name].shape[axis] for name, axis in told if name in weights]
         sizes += [state[name].shape[-1] for name in (f"{PCA}components",) if name in state]
         if not sizes and dims is None:
             raise ArgumentError("no tensor tells the dimensions of a region; give dims, e.g. dims=512")
-        extras_dims, notes = 0, list(VVS_NOTES)
-        if release == "vvs":
-            settings = _vvs_settings(weights)
-            extras_dims = weights["distractor.layer1.weight"].shape[1] if settings.distractor_discrimination else 0
-        else:
-            settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
-        network = build_family(
-            settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims, generator=torch.Generator()
-        )
+        settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
+        extras_dims = weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0
+        network = build_family(settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
     for name in network.state_dict():
@@ -194,8 +185,21 @@ def import_released(
 
 def _settings(
     release: str, weights: Mapping[str, Tensor], recorded: Mapping[str, Any], *, symmetric: bool
-) -> tuple[NetworkSettings, list[str]]:
-    """What weights and recorded settings tell of a similarity network, and notes on it."""
+) -> tuple[AnyNetworkSettings, list[str]]:
+    """What weights and recorded settings tell of a network, and notes on it."""
+    parts = {name.partition(".")[0] for name in weights}
+    if release == "vvs":
+        values: dict[str, Any] = {
+            "distractor_discrimination": "distractor" in parts,
+            "temporal_saliency": "saliency" in parts,
+            "topic_guidance": "topic" in parts,
+            "topic": {"hierarchy": "topic.join.weight" in weights or "topic" not in parts},
+        }
+        if "distractor" in parts:
+            values["distractor"] = {"hidden": [weights[f"distractor.layer{layer}.weight"].shape[0] for layer in (1, 2)]}
+        if "saliency" in parts:
+            values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
+        return VvsSettings.model_validate(values), list(VVS_NOTES)
     paper, rates, notes = NetworkSettings(), [], []
     for level, default in (("f", paper.spatial_rate), ("v", paper.temporal_rate)):
         way = str(recorded.get(f"{level}2{level}_sim_module", "TopKChamfer"))
@@ -208,32 +212,16 @@ def _settings(
         notes.append("symmetric: both directions use the recorded rates; the release's code falls back to 0.3 there")
     if release == "visil" and not symmetric:
         notes.append("scored as ViSiL_v; if the file is ViSiL_sym, import it again with --symmetric-chamfer")
-    bits = weights["binarization.projection"].shape[1] if "binarization.projection" in weights else 0
     gated = "attention.transform.weight" in weights
     settings = NetworkSettings(
         spatial_rate=rates[0],
         temporal_rate=rates[1],
-        attention="attention.context_vector.weight" in weights,
+        attention="attention" in parts,
         attention_form="gated" if gated else "linear" if release == "visil" else "cosine",
-        binary_bits=bits,
-        comparator=any(name.startswith("comparator.") for name in weights),
+        binary_bits=weights["binarization.projection"].shape[1] if "binarization" in parts else 0,
+        comparator="comparator" in parts,
         padding_mode="replicate" if release == "visil" else "zeros",
         min_frames=8 if release == "hap-vr" else 4,
         symmetric_chamfer=symmetric,
     )
     return settings, notes
-
-
-def _vvs_settings(weights: Mapping[str, Tensor]) -> VvsSettings:
-    parts = {name.partition(".")[0] for name in weights}
-    values: dict[str, Any] = {
-        "distractor_discrimination": "distractor" in parts,
-        "temporal_saliency": "saliency" in parts,
-        "topic_guidance": "topic" in parts,
-        "topic": {"hierarchy": "topic.join.weight" in weights or "topic" not in parts},
-    }
-    if "distractor" in parts:
-        values["distractor"] = {"hidden": [weights[f"distractor.layer{number}.weight"].shape[0] for number in (1, 2)]}
-    if "saliency" in parts:
-        values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
-    return VvsSettings.model_validate(values)

@@ -17,45 +17,27 @@ MAX_BLOCK_FRAMES = {"cpu": 112, "cuda": 640}
 """Frames on each side of a block of region similarities, which are held at once; on a processor it stays near the cache."""
 
 
-def topk_count(rate: float, size: int) -> int:
-    """K of TopK-Chamfer: max(round(rate * size), 1). Halves round to even, as in the release. Returns >= 1."""
-    return max(round(rate * size), 1)
-
-
 def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """Mean of the K largest real entries along `dim`, K = topk_count(rate, number of real entries).
+    """Mean of the K largest real entries along `dim`, K = max(round(rate * number of real entries), 1).
 
-    values: any shape; mask: bool, broadcastable to values. Returns values without `dim`; -inf if no entry is real.
+    Halves round to even, as in the release. values: any shape; mask: bool, broadcastable to values. Returns values without
+    `dim`; -inf if no entry is real.
     """
     size = values.shape[dim]
+    most = max(round(rate * size), 1)
     if mask is not None:
-        if topk_count(rate, size) > 1:
-            return _masked_topk_mean(values, mask.expand(values.shape), rate=rate, dim=dim)
-        return _largest(values.masked_fill(~mask, -math.inf), dim)
-    count = topk_count(rate, size)
-    if count == 1:
-        return _largest(values, dim)
-    if count == size:
-        return values.mean(dim)
-    return values.topk(count, dim, sorted=False).values.mean(dim)
-
-
-def _largest(values: Tensor, dim: int) -> Tensor:
-    # amax is several times as fast, but it shares the gradient among equal entries, and keeps its whole input for that.
-    return values.max(dim).values if torch.is_grad_enabled() and values.requires_grad else values.amax(dim)
-
-
-def _masked_topk_mean(values: Tensor, mask: Tensor, *, rate: float, dim: int) -> Tensor:
+        values = values.masked_fill(~mask, -math.inf)
+    if most == 1:
+        # amax is several times as fast, but it shares the gradient among equal entries, and keeps its whole input for that.
+        return values.max(dim).values if torch.is_grad_enabled() and values.requires_grad else values.amax(dim)
+    if mask is None:
+        return values.mean(dim) if most == size else values.topk(most, dim, sorted=False).values.mean(dim)
     # Rows have different numbers of real entries, so K differs: take the largest K, then drop what a row does not need.
     # In float64, rate * n rounds as it does in Python.
-    counts = (mask.sum(dim, keepdim=True).double() * rate).round().clamp(min=1).long()
-    most = int(counts.max())
-    largest = values.masked_fill(~mask, -math.inf).topk(most, dim).values
-    shape = [1] * values.ndim
-    shape[dim] = most
-    wanted = torch.arange(most, device=values.device).view(shape) < counts
-    total = largest.masked_fill(~wanted, 0).sum(dim)
-    return total / counts.squeeze(dim).to(values.dtype)
+    counts = (mask.expand(values.shape).sum(dim, keepdim=True).double() * rate).round().clamp(min=1).long()
+    largest = values.topk(int(counts.max()), dim).values.movedim(dim, -1)
+    unwanted = torch.arange(largest.shape[-1], device=values.device) >= counts.movedim(dim, -1)
+    return largest.masked_fill(unwanted, 0).sum(-1) / counts.squeeze(dim).to(values.dtype)
 
 
 def chamfer(
@@ -77,12 +59,10 @@ def chamfer(
         return (forth + back) / 2
     columns = None if column_mask is None else column_mask.unsqueeze(-2)
     best = topk_mean(similarity, rate=rate, mask=columns)
-    return topk_mean(best, rate=1.0) if row_mask is None else _masked_mean(best, row_mask)
-
-
-def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    mask = mask.expand(values.shape)
-    return values.masked_fill(~mask, 0).sum(-1) / mask.sum(-1).clamp(min=1).to(values.dtype)
+    if row_mask is None:
+        return best.mean(-1)
+    row_mask = row_mask.expand(best.shape)
+    return best.masked_fill(~row_mask, 0).sum(-1) / row_mask.sum(-1).clamp(min=1).to(best.dtype)
 
 
 def frame_similarity(query: Tensor, reference: Tensor, *, rate: float, symmetric: bool = False) -> Tensor:

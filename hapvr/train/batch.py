@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor
+from torch import distributed as dist
 from torch.utils.data import Dataset
 
-from hapvr.augment.views import ViewPlan
+from hapvr.augment.policy import ViewDrawer
+from hapvr.augment.views import ViewPlan, choose_donor, donor_groups
 from hapvr.config import Config
-from hapvr.data.filesystem import DataRoot
+from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
+from hapvr.data.filesystem import DataRoot, allow_open_files
+from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.frames import FrameFile
+from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
-from hapvr.networks.backbone import pseudo_labels
-from hapvr.seeding import numpy_rng
+from hapvr.networks.backbone import load_teacher, pseudo_labels
+from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
+from hapvr.networks.settings import BATCH_FRAMES
+from hapvr.networks.whitening import load_whitening
+from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
+
+DrawnClips = tuple[Tensor, int, list[ViewPlan]]
+"""Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
+
+Gather = Callable[[Tensor], Tensor]
+"""[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
 
 
 @dataclass  # not frozen, as Fabric refuses to move those
@@ -59,8 +76,8 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that
-    take part. _num_frames: sampled frames of each.
+    dims: D of the regions. extras_dims: C of the pooled vectors that they
+    carry, 0 where they carry none. num_videos: that take part. _num_frames: sampled frames of each.
     """
 
     dims: int
@@ -69,13 +86,10 @@ class BatchSource(Dataset[Any]):
     sampler: BatchSampler
     _num_frames: Mapping[str, int]
 
-    def __init__(
-        self, root: DataRoot, shard_keys: Sequence[str], config: Config, *, rank: int = 0, world_size: int = 1
-    ) -> None:
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
         self._root, self._shard_keys, self._config = root, tuple(shard_keys), config
-        self._seed = config.train.seed
-        self._extras = needs_extras(config.train.network)
-        self._ranks = {"rank": rank, "world_size": world_size}
+        self._ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
+        self._seed, self._extras = config.train.seed, needs_extras(config.train.network)
 
     def _start(self, video_ids: Collection[str], *, groups: Iterable[Sequence[str]] = ()) -> None:
         """Sample batches of these videos."""
@@ -100,7 +114,10 @@ class BatchSource(Dataset[Any]):
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         query, reference = (embeddings[rows].float() for rows in pairs.T)
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
-        repeats, most = self._config.train.repeat_short_clips, self._config.views.num_frames
+        num_frames = None
+        if not self._config.train.repeat_short_clips:
+            most = self._config.views.num_frames
+            num_frames = torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips])
         return Batch(
             regions=regions,
             labels=labels,
@@ -110,14 +127,145 @@ class BatchSource(Dataset[Any]):
             video_ids=tuple(clip.video_id for clip in clips),
             view_index=torch.tensor([clip.index for clip in clips]),
             source_ids=torch.tensor(sources),
-            num_frames=None
-            if repeats
-            else torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips]),
+            num_frames=num_frames,
         )
 
     def __getstate__(self) -> dict[str, object]:
         # Open files do not travel to data workers; each opens its own.
         return {name: value for name, value in self.__dict__.items() if name != "_files"}
+
+
+class CachedViews(BatchSource):
+    """Item `number` is the batch of that number: of each video a weak and a strong view.
+
+    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in
+    one batch, see `BatchSampler`, so that they are positives of each other there.
+
+    Raises DataError without training videos, with a single one, and where views and embeddings do not belong together.
+    """
+
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+        super().__init__(root, shard_keys, config, fabric)
+        self._shard_of: dict[str, int] = {}
+        self._num_frames = {}
+        self._donors: dict[str, list[str]] = {}
+        groups: list[list[str]] = []
+        # Values of different backbones, crops or whitenings do not compare, nor with those of benchmarks.
+        first = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
+        features = {**first, "whitening": load_whitening(root).sha256}
+        drawn = {"drawing": DRAWING_VERSION, "views": config.views.model_dump(mode="json"), "features": features}
+        for number, key in enumerate(self._shard_keys):
+            views = Shard(root, VIEWS_STAGE, key)
+            found = views.require(drawn)
+            same = {name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")}
+            if Shard(root, LABELS_STAGE, key).require(same).inputs != found.inputs:
+                raise DataError(
+                    f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"
+                )
+            file = ViewFile(views, extras=self._extras)
+            self.dims, self.extras_dims = file.dims, file.extras_dims if self._extras else 0
+            self._shard_of |= dict.fromkeys(file.video_ids, number)
+            self._num_frames |= dict(views.index().select("video_id", "num_frames").iter_rows())
+            self._donors |= file.donors
+            groups += donor_groups(file.video_ids, seed=config.views.seed)
+        self._start(self._shard_of, groups=groups)
+
+    def __getitem__(self, number: int) -> Batch:
+        own, settings = self.sampler.rank_slice(), self._config.views
+        plans, regions, embeddings = [], [], []
+        for place, video_id in enumerate(self.sampler.videos(number)):
+            views, labels = self._files[self._shard_of[video_id]]
+            rng, donors = numpy_rng(self._seed, "views", number, video_id), self._donors[video_id]
+            window = int(rng.integers(settings.num_windows))
+            chosen = [indices[int(rng.integers(len(indices)))] for indices in settings.indices_of(window)]
+            for index, strength in zip(chosen, STRENGTHS, strict=True):
+                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donors[index]))
+            embeddings.append(labels.read(video_id)[chosen])
+            if own.start <= place < own.stop:
+                regions.append(views.read(video_id)[chosen])
+        return self.build(plans, torch.cat(regions), torch.cat(embeddings), first_row=own.start * len(STRENGTHS))
+
+    @cached_property
+    def _files(self) -> list[tuple[ViewFile, ViewFile]]:
+        """Views and embeddings of each shard."""
+        allow_open_files(2 * len(self._shard_keys))
+        shards = [[Shard(self._root, stage, key) for stage in (VIEWS_STAGE, LABELS_STAGE)] for key in self._shard_keys]
+        return [(ViewFile(views, extras=self._extras), ViewFile(labels)) for views, labels in shards]
+
+
+class OnlineViews(BatchSource):
+    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
+
+    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
+    Raises DataError without stored frames, and with a single training video.
+    """
+
+    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+        super().__init__(root, shard_keys, config, fabric)
+        self._device, self._gather = fabric.device, gather_of(fabric)
+        self._shard_of: dict[str, int] = {}
+        self._num_frames = {}
+        for number, key in enumerate(self._shard_keys):
+            frames = Shard(root, FRAMES_STAGE, key)
+            frames.require({"sampling": config.sampling.identity_fields()})
+            self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
+            self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
+        self._start(self._shard_of)
+        backbone = open_backbone(config.backbone, self._device.type, extras=self._extras)
+        whitening = load_whitening(root)
+        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
+        self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
+        self._embed_regions = region_embedder(backbone, whitening, self._device, extras=self._extras)
+        self._embed_frames = teacher_embedder(teacher, self._device)
+
+    def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
+        """The views of a batch, and which of them are this rank's."""
+        videos, own = self.sampler.videos(number), self.sampler.rank_slice()
+        seed, count = self._seed, len(STRENGTHS)
+        window = derive_seed(seed, "window", number)
+        indices = [derive_seed(seed, "view", number, place) for place in range(count)]
+        plans = []
+        for video_id in videos:
+            others = [other for other in videos if other != video_id]
+            for index, strength in zip(indices, STRENGTHS, strict=True):
+                donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
+                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
+        return plans, slice(own.start * count, own.stop * count)
+
+    @cached_property
+    def _files(self) -> ViewDrawer:
+        """Draws clips of stored frames."""
+        files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
+        return ViewDrawer(
+            lambda video_id: files[self._shard_of[video_id]].read(video_id).jpegs,
+            config=self._config.views,
+            size_px=self._config.backbone.crop_px,
+        )
+
+    def draw(self, plans: list[ViewPlan], own: slice) -> DrawnClips:
+        """Frames of the own clips."""
+        return torch.stack([self._files.draw(plan) for plan in plans[own]]), own.start, plans
+
+    def __getitem__(self, number: int) -> DrawnClips:
+        return self.draw(*self.plans(number))
+
+    def finish(self, item: DrawnClips) -> Batch:
+        """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's embeddings of all clips."""
+        frames, first_row, plans = item
+        parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
+        values = []
+        for embed in (self._embed_regions, self._embed_frames):
+            with torch.inference_mode():
+                found = torch.cat([torch.from_numpy(embed(part)) for part in parts]).half()  # as is stored
+            # cloned outside inference mode, so that gradients may be taken through it
+            values.append(found.view(*frames.shape[:2], *found.shape[1:]).clone())
+        regions, embeddings = values
+        embeddings = self._gather(embeddings.float().to(self._device)).cpu()
+        return self.build(plans, regions, embeddings, first_row=first_row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Data workers only draw: the networks stay behind.
+        return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
 
 
 class BatchSampler:
@@ -166,3 +314,31 @@ class BatchSampler:
         """The places of this rank's videos in a batch."""
         share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
+
+
+def alone(values: Tensor) -> Tensor:
+    """How the only process gathers values of all."""
+    return values
+
+
+def gather_of(fabric: Fabric) -> Gather:
+    """How this process gathers values of all."""
+    return alone if fabric.world_size == 1 else _GatherRanks.apply
+
+
+class _GatherRanks(torch.autograd.Function):
+    """torch's own, torch.distributed.nn.functional.all_gather, mixes up gradients that are not contiguous on gloo."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        values = values.contiguous()
+        parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, values)
+        ctx.num_rows = len(values)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.narrow(0, dist.get_rank() * ctx.num_rows, ctx.num_rows)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
@@ -16,50 +16,48 @@ from hapvr.model.checkpoint import build_family
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings
-from hapvr.model.tca.network import ContextNetwork
-from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.tca import ContextNetwork
+from hapvr.model.vvs import VvsNetwork
 from hapvr.seeding import torch_rng
-from hapvr.train.batch import Batch
-from hapvr.train.contrast import ContrastTraining
-from hapvr.train.family import FamilyTraining, Gather, StepOutput
-from hapvr.train.suppression import SuppressionTraining
+from hapvr.train.batch import Batch, Gather, alone
+from hapvr.train.tca import ContrastTraining
+from hapvr.train.vvs import SuppressionTraining
+
+WARMUP_START_RATE = 0.01
+"""First learning rate as a part of the full one."""
 
 
-class TrainingModule(FamilyTraining):
-    """Regions [b, T, R, D] and labels to the objective's terms.
+class TrainingModule(nn.Module):
+    """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
 
     gather: for several processes with one batch. Each compares its own clips with those of all and ranks the video
     similarities of all; the gradients that DDP then averages are those of one process with the whole batch.
     """
 
-    network: SimilarityNetwork
+    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather = alone) -> None:
+        super().__init__()
+        self.network, self.objective, self._gather = network, objective, gather
 
-    def __init__(self, network: SimilarityNetwork, objective: Objective, *, gather: Gather | None = None) -> None:
-        super().__init__(network)
-        self.objective = objective
-        self._gather = gather
-
-    def forward(self, batch: Batch, batch_number: int = 0) -> StepOutput:
+    def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """What the objective says of the similarities. Nothing is drawn."""
         gather, first_row, frame_labels = self._gather, batch.first_row, batch.frame_labels
         own = self.network.embed(batch.regions)
         mask = own_mask = None
         if batch.num_frames is not None:
-            mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
-            own_mask = mask if gather is None else mask[first_row : first_row + len(own)]
+            mask = own_mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            if len(own) < len(mask):
+                own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
             frame_labels = frame_labels.masked_fill(~real, 0)
-        every = own if gather is None else gather(own)
-        similarities = self.network.compare(own, every, query_mask=own_mask, reference_mask=mask)
-        options: dict[str, Any] = {}
-        if gather is not None:
-            options = {"first_row": first_row, "add_up": lambda value: gather(value.reshape(1)).sum()}
-            similarities = replace(similarities, video=gather(similarities.video))
-        return self.objective(similarities, batch.labels, frame_labels, batch.pair_index, **options)
-
-
-WARMUP_START_RATE = 0.01
-"""First learning rate as a part of the full one."""
+        similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
+        return self.objective(
+            replace(similarities, video=gather(similarities.video)),
+            batch.labels,
+            frame_labels,
+            batch.pair_index,
+            first_row=first_row,
+            add_up=lambda value: gather(value.reshape(1)).sum(),
+        )
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_dims: int = 0) -> VideoNetwork:
@@ -68,9 +66,14 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, seed: int, extras_
 
 
 def build_training(
-    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int, gather: Gather | None
-) -> FamilyTraining:
-    """What trains a network of its family.
+    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int, gather: Gather = alone
+) -> nn.Module:
+    """What trains a network of its family: called with a batch and its number, it returns the loss [] and its terms [] by name.
+
+    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it is
+    in the checkpoint and on the device. Random draws are functions of the seed and the batch's number, never of torch's
+    global generator, so that a resumed training ends as an uninterrupted one. DDP waits for a gradient of every weight, and
+    the gradients that it averages over processes are those of one process with the whole batch.
 
     num_videos: of the training; batch_videos: of a batch; gather: of several processes, in which the similarity network alone
     trains. Raises ConfigError for settings that do not fit these.

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,40 +21,22 @@ from torch.utils.data import DataLoader
 
 from hapvr.config import Config, digest
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import write_atomic
 from hapvr.model.checkpoint import save_network
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
-from hapvr.train.batch import STRENGTHS, Batch, BatchSource
-from hapvr.train.cached_views import CachedViews
+from hapvr.train import run_folder
+from hapvr.train.batch import STRENGTHS, Batch, BatchSource, CachedViews, OnlineViews, gather_of
 from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
-from hapvr.train.family import gather_of
-from hapvr.train.run_folder import (
-    CHECKPOINTS,
-    NETWORK,
-    RESULT_NAME,
-    Logger,
-    TrainingResult,
-    newest_checkpoint,
-    save_checkpoint,
-)
+from hapvr.train.run_folder import Logger, TrainingResult
 
 LOCK_TIMEOUT_S = 30
 LOG_EVERY_STEPS = 20
 """At most; a short training logs a hundred steps, or all."""
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best validation so far. step: -1 if there was none; value: mean target metric."""
-
-    step: int = -1
-    value: float = float("-inf")
-    weights: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Trainer:
@@ -97,7 +79,11 @@ class Trainer:
             gather=gather_of(fabric),
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
-        self._best = Best()
+        self._best: dict[str, Any] = {
+            "step": -1,
+            "value": float("-inf"),
+            "weights": {},
+        }  # of validation; -1: none so far
         self._identity = {
             "train": settings.identity_fields(),
             "views": config.views.model_dump(mode="json"),
@@ -121,18 +107,27 @@ class Trainer:
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
-            items = self._items(first_step)
+            loader: DataLoader[Any] = DataLoader(
+                self._source,
+                batch_size=None,
+                sampler=range(first_step, settings.steps),
+                num_workers=settings.data_workers,
+                # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
+                multiprocessing_context="spawn" if settings.data_workers else None,
+            )
+            items = iter(loader)  # starts the workers
             log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
             self._started = time.monotonic()
-            for step in range(first_step, settings.steps):
+            for step, item in enumerate(items, start=first_step):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                values = self._step(step, items)
+                values = self._step(step, self._source.finish(item))
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
                     clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
-                    self._log(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
+                    for logger in self._loggers:
+                        logger.metrics(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -152,10 +147,11 @@ class Trainer:
         with torch.no_grad():
             metrics = self._validate(self.network)
         self.network.train()
-        self._log(step, {f"validation/{name}": value for name, value in metrics.items()})
-        if metrics["mean"] > self._best.value:
+        for logger in self._loggers:
+            logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
+        if metrics["mean"] > self._best["value"]:
             weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
-            self._best = Best(step=step, value=metrics["mean"], weights=weights)
+            self._best = {"step": step, "value": metrics["mean"], "weights": weights}
 
     def save(self, step: int) -> None:
         """Write the checkpoint from which step `step` follows; rank 0 alone does."""
@@ -166,18 +162,23 @@ class Trainer:
             "training": self._training.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict(),
-            "best": vars(self._best),
+            "best": self._best,
             "identity": json.dumps(self._identity),
         }
-        save_checkpoint(self._folder / CHECKPOINTS, values, step=step)
+        run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:
-        """Restore the newest checkpoint; returns the first step to do, and what people should know.
+        """Restore the newest checkpoint that can be read; returns the first step to do, and the faults of newer ones.
 
         Raises DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged.
         """
-        path, values, skipped = newest_checkpoint(self._folder / CHECKPOINTS)
-        if path is not None:
+        faults: list[str] = []
+        for path in reversed(run_folder.list_checkpoints(self._folder / run_folder.CHECKPOINTS)):
+            try:
+                values = run_folder.read_checkpoint(path)
+            except DamagedError as error:
+                faults.append(str(error))
+                continue
             found = Provenance("training", json.loads(values["identity"]))
             differences = Provenance("training", self._identity).differences(found)
             differences.sort(key=lambda text: "network.family" not in text)  # another family has other settings, too
@@ -190,24 +191,18 @@ class Trainer:
             self._training.load_state_dict(values["training"])
             self._optimizer.load_state_dict(values["optimizer"])
             self._scheduler.load_state_dict(values["scheduler"])
-            self._best = Best(**values["best"])
-        return values.get("step", 0), skipped
+            self._best = values["best"]
+            return values["step"], faults
+        if faults:
+            raise DataError(
+                f"{faults[0]}; so are all {len(faults)} in {self._folder / run_folder.CHECKPOINTS}; delete that folder "
+                "to train from the beginning"
+            )
+        return 0, []
 
-    def _items(self, first_step: int) -> Iterator[Any]:
-        workers = self._settings.data_workers
-        loader: DataLoader[Any] = DataLoader(
-            self._source,
-            batch_size=None,
-            sampler=range(first_step, self._settings.steps),
-            num_workers=workers,
-            # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
-            multiprocessing_context="spawn" if workers else None,
-        )
-        return iter(loader)
-
-    def _step(self, step: int, items: Iterator[Any]) -> dict[str, Tensor]:
+    def _step(self, step: int, batch: Batch) -> dict[str, Tensor]:
         """Change the weights once; returns the losses and the norm of the gradient, [] each."""
-        batch: Batch = self._fabric.to_device(self._source.finish(next(items)))
+        batch = self._fabric.to_device(batch)
         total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
         if not torch.isfinite(total):
             raise HapvrError(
@@ -224,46 +219,33 @@ class Trainer:
         losses = {f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()}
         return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
 
-    def _log(self, step: int, values: Mapping[str, float]) -> None:
-        for logger in self._loggers:
-            logger.metrics(step, values)
-
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
-        best, config = self._best, self._config
+        best, weights, settings = self._best["step"], self._best["weights"], self._settings
         result = TrainingResult(
-            steps=self._settings.steps,
+            steps=settings.steps,
             first_step=first_step,
-            best_step=best.step,
-            best_value=best.value if best.step >= 0 else 0.0,
+            best_step=best,
+            best_value=self._best["value"] if best >= 0 else 0.0,
             num_videos=self._source.num_videos,
             seconds=time.monotonic() - self._started,
-            weights_sha256=state_sha256(best.weights or dict(self.network.state_dict())),
+            weights_sha256=state_sha256(weights or dict(self.network.state_dict())),
         )
         if self._fabric.is_global_zero:
-            if best.weights:
-                self.network.load_state_dict(best.weights)
-            metadata = {
-                "config_digest": digest(self._settings, config.views, config.pseudo_labels),
-                "best_step": result.best_step,
-                "steps": result.steps,
-            }
-            save_network(self.network, self._folder / NETWORK, metadata=metadata)
-            with write_atomic(self._folder / RESULT_NAME) as part:
+            if weights:
+                self.network.load_state_dict(weights)
+            config_digest = digest(settings, self._config.views, self._config.pseudo_labels)
+            metadata = {"config_digest": config_digest, "best_step": best, "steps": settings.steps}
+            save_network(self.network, self._folder / run_folder.NETWORK, metadata=metadata)
+            with write_atomic(self._folder / run_folder.RESULT_NAME) as part:
                 part.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
         return result
 
 
 def open_source(config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric) -> BatchSource:
     """The source of batches that `train.source` names. Raises DataError for data that is missing or does not belong together."""
-    rank, world_size = fabric.global_rank, fabric.world_size
-    if config.train.source == "cached_views":
-        return CachedViews(root, shards, config, rank=rank, world_size=world_size)
-    from hapvr.train.online_views import OnlineViews  # loads both frozen networks' libraries
-
-    return OnlineViews(
-        root, shards, config, device=fabric.device, rank=rank, world_size=world_size, gather=gather_of(fabric)
-    )
+    source = CachedViews if config.train.source == "cached_views" else OnlineViews
+    return source(root, shards, config, fabric)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import BaseModel, TypeAdapter
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DamagedError
 from hapvr.files import read_json_as, read_json_lines, write_atomic
 
 CONFIG_NAME = "config.yaml"
@@ -29,7 +29,6 @@ RESULT_NAME = "result.json"
 """Written last, when a training has come to its end."""
 CHECKPOINTS = "checkpoints"
 NETWORK = "network"
-DIGEST_BYTES = 32
 NUM_KEPT = 2
 """Checkpoints; the one before the last replaces a damaged one."""
 
@@ -49,19 +48,17 @@ def read_record(folder: Path) -> dict[str, Any]:
     return read_json_as(folder / RUN_NAME, _Record, hint="train again, with another run key").model_dump()
 
 
-def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> Path:
+def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> None:
     """Write `step-XXXXXXXX.pt`, `step` being the next step to do, and drop all but the last NUM_KEPT."""
     buffer = io.BytesIO()
     torch.save(values, buffer)
     data = buffer.getvalue()
     for part in folder.glob("step-*.part"):  # of a process that was killed while it wrote
         part.unlink()
-    path = folder / f"step-{step:08d}.pt"
-    with write_atomic(path) as part:
+    with write_atomic(folder / f"step-{step:08d}.pt") as part:
         part.write_bytes(hashlib.sha256(data).digest() + data)
     for old in list_checkpoints(folder)[:-NUM_KEPT]:
         old.unlink()
-    return path
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -72,29 +69,11 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` wrote, on the CPU. Raises DamagedError."""
     data = path.read_bytes()
-    archive = data[DIGEST_BYTES:]
-    if hashlib.sha256(archive).digest() != data[:DIGEST_BYTES]:
+    archive = data[32:]
+    if hashlib.sha256(archive).digest() != data[:32]:
         raise DamagedError(f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written")
     values: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
     return values
-
-
-def newest_checkpoint(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
-    """The newest checkpoint that can be read, None without any, its content, and the faults of newer ones.
-
-    Raises DataError if all are damaged.
-    """
-    skipped: list[str] = []
-    for path in reversed(list_checkpoints(folder)):
-        try:
-            return path, read_checkpoint(path), skipped
-        except DamagedError as error:
-            skipped.append(str(error))
-    if skipped:
-        raise DataError(
-            f"{skipped[0]}; so are all {len(skipped)} in {folder}; delete that folder to train from the beginning"
-        )
-    return None, {}, []
 
 
 @dataclass(frozen=True)
@@ -123,13 +102,6 @@ class Logger(Protocol):
         return
 
 
-class _Line(BaseModel, extra="allow"):
-    """A line of HISTORY_NAME: a step and its metrics."""
-
-    __pydantic_extra__: dict[str, float]
-    step: int
-
-
 class History(Logger):
     """A logger that writes metrics as JSON lines. Lines after the checkpoint that training continues from are removed."""
 
@@ -146,4 +118,4 @@ class History(Logger):
 
 def read_history(folder: Path) -> list[dict[str, float]]:
     """All logged lines in order, each with `step` and the metrics of that step; empty if nothing was logged."""
-    return [line.model_dump() for line in read_json_lines(folder / HISTORY_NAME, TypeAdapter(_Line))]
+    return read_json_lines(folder / HISTORY_NAME, TypeAdapter(dict[str, int | float]))

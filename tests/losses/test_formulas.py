@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hapvr.losses.average_precision import blackbox_ap, fast_ap, quadlinear, quadlinear_ap, quantized_ap, smooth_ap
-from hapvr.losses.metric_learning import circle, contrastive, mean_absolute_error, mean_squared_error, triplet
-from hapvr.losses.objective import hard_negative, infonce, self_similarity
-from hapvr.losses.rows import without_self
+from hapvr.losses.objective import hard_negative, infonce, self_similarity, without_self
+from hapvr.losses.ranking import (
+    blackbox_ap,
+    circle,
+    contrastive,
+    fast_ap,
+    mean_absolute_error,
+    mean_squared_error,
+    quadlinear,
+    quadlinear_ap,
+    quantized_ap,
+    smooth_ap,
+    triplet,
+)
 from hapvr.seeding import torch_rng
 
 Row = tuple[list[float], list[int]]

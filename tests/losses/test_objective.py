@@ -6,9 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ConfigError
-from hapvr.losses.average_precision import fast_ap, quadlinear_ap
-from hapvr.losses.objective import Objective, hard_negative, infonce, self_similarity
-from hapvr.losses.rows import without_self
+from hapvr.losses.objective import Objective, hard_negative, infonce, self_similarity, without_self
+from hapvr.losses.ranking import fast_ap, quadlinear_ap
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
 from hapvr.networks.backbone import pseudo_labels

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hapvr.model import clips, network
+from hapvr.model import family, network
 from hapvr.model.network import SimilarityNetwork, refine_in_strips
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
@@ -63,7 +63,7 @@ def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengt
     )
     wanted = one_by_one(scorer, queries, references)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(clips.GROUP_FRAMES, "cpu", frames)
+        patch.setitem(family.GROUP_FRAMES, "cpu", frames)
         patch.setattr(network, "MAX_STRIP_ELEMENTS", strip)
         torch.testing.assert_close(scorer.score_videos(queries, references), wanted, rtol=0, atol=1e-5)
 

@@ -30,7 +30,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
     pairs = (labels > 0).nonzero()
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
     frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
-    training = build_training(config.train, network, num_videos=100_000, batch_videos=3, gather=None)
+    training = build_training(config.train, network, num_videos=100_000, batch_videos=3)
     batch = Batch(
         regions=regions,
         labels=labels,

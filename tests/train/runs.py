@@ -11,15 +11,19 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import data_digests, training_shards
-from hapvr.train.cached_views import CachedViews
+from hapvr.train.batch import CachedViews
 from hapvr.train.loop import Trainer, Validate
 from hapvr.train.run_folder import History, TrainingResult
 
 
-def cached_views(project: Project, *, rank: int = 0, world_size: int = 1, **changes: Any) -> CachedViews:
+def cached_views(project: Project, **changes: Any) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
-    config = with_train(project, **changes)
-    return CachedViews(project.root, training_shards(project), config, rank=rank, world_size=world_size)
+    return CachedViews(project.root, training_shards(project), with_train(project, **changes), cpu())
+
+
+def cpu() -> Fabric:
+    """This process alone, on the CPU."""
+    return Fabric(accelerator="cpu", devices=1)
 
 
 def run(
@@ -38,7 +42,7 @@ def run(
         shards,
         data=data_digests(replace(project, config=config), shards),
         folder=folder,
-        fabric=Fabric(accelerator="cpu", devices=1),
+        fabric=cpu(),
         validate=validate,
         open_loggers=lambda first_step: [History(folder, first_step=first_step)],
     ).fit()

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_fabric import Fabric
 
 from hapvr.augment.views import GROUP_VIDEOS, plan_cached_views
 from hapvr.config import EvaluationConfig
@@ -24,18 +23,16 @@ from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import Batch, BatchSampler, video_pair_labels
-from hapvr.train.cached_views import CachedViews
+from hapvr.train.batch import Batch, BatchSampler, CachedViews, OnlineViews, video_pair_labels
 from hapvr.train.families import TrainingModule, build_network
 from hapvr.train.loop import open_source
-from hapvr.train.online_views import OnlineViews
-from tests.train.runs import cached_views, with_train
+from tests.train.runs import cached_views, cpu, with_train
 
 
 def online_views(project: Project, **changes: Any) -> OnlineViews:
     """The online source that training opens."""
     config = with_train(project, source="online", **changes)
-    source = open_source(config, project.root, training_shards(project), Fabric(accelerator="cpu", devices=1))
+    source = open_source(config, project.root, training_shards(project), cpu())
     assert isinstance(source, OnlineViews)
     return source
 
@@ -257,7 +254,7 @@ def start(project: Project) -> None:
     unmeasured = EvaluationConfig(benchmarks=(), validation=None)
     project = replace(project, config=project.config.model_copy(update={"evaluation": unmeasured}))
     prepare_training(project, "spoilt", tags={})
-    CachedViews(project.root, training_shards(project), project.config)
+    CachedViews(project.root, training_shards(project), project.config, cpu())
 
 
 @pytest.mark.parametrize(

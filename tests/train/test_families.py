@@ -6,7 +6,7 @@ from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.model.checkpoint import load_network
 from hapvr.model.settings import NetworkSettings, TcaSettings
-from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca import ContextNetwork
 from hapvr.steps.project import Project
 from tests.conftest import write_settings
 from tests.train.runs import run

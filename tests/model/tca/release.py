@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from hapvr.model.settings import TcaSettings
-from hapvr.model.tca.network import ContextNetwork
+from hapvr.model.tca import ContextNetwork
 from tests.conftest import GOLDEN
 
 Arrays = dict[str, Tensor]

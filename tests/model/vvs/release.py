@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from hapvr.model.published import LAST_LAYERS, PREFIXES, own_name
 from hapvr.model.settings import VvsSettings
-from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs import VvsNetwork
 
 Golden = dict[str, Tensor]
 

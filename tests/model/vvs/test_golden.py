@@ -5,19 +5,20 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.losses.suppression import (
+from hapvr.model.published import own_name
+from hapvr.model.settings import VvsSettings, doubled_length
+from hapvr.model.similarity import chamfer, frame_similarity
+from hapvr.model.vvs import VvsNetwork
+from hapvr.train.vvs import (
+    block_source,
     distractor_loss,
     frame_loss,
+    inserted,
     overshoot,
     saliency_labels,
     saliency_loss,
     video_triplet,
 )
-from hapvr.model.published import own_name
-from hapvr.model.settings import VvsSettings, doubled_length
-from hapvr.model.similarity import chamfer, frame_similarity
-from hapvr.model.vvs.network import VvsNetwork
-from hapvr.train.suppression import block_source, inserted
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 from tests.model.vvs.release import Golden
@@ -52,17 +53,17 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
         raw |= {"anchor": vvs["raw/three"], "positive": raw["positive"][:5]}
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
     pooled = None if label is None else release.pooled(vvs, raw["anchor"])[None]
-    anchors = network.anchors(clips["anchor"], pooled)
+    regions, anchors, logits, saliency = network.anchors(clips["anchor"], pooled)
     positive, negative = (network.vectors(clips[name]) for name in ("positive", "negative"))
-    maps = {name: network.refined_maps(anchors.regions, clips[name]) for name in ("positive", "negative")}
-    salient = saliency_labels(maps["positive"], num_frames=anchors.regions.shape[1])
-    similar = [(anchors.vectors * other).sum(-1) for other in (positive, negative)]
+    maps = {name: network.refined_maps(regions, clips[name]) for name in ("positive", "negative")}
+    salient = saliency_labels(maps["positive"], num_frames=regions.shape[1])
+    similar = [(anchors * other).sum(-1) for other in (positive, negative)]
     values = {
-        "anchor_scaled": anchors.regions,
-        "embedding/anchor": anchors.vectors,
+        "anchor_scaled": regions,
+        "embedding/anchor": anchors,
         "embedding/positive": positive,
         "embedding/negative": negative,
-        "tsm/weights": anchors.saliency,
+        "tsm/weights": saliency,
         "tsm/tuned_positive": maps["positive"],
         "tsm/tuned_negative": maps["negative"],
         "tsm/similarity_positive": chamfer(maps["positive"].clamp(-1, 1)),
@@ -76,11 +77,11 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     losses = {
         "L_vi": video_triplet(similar[0], similar[1]),
         "L_fr": frame_loss(maps["positive"], maps["negative"]),
-        "L_sa": saliency_loss(anchors.saliency, salient),
+        "L_sa": saliency_loss(saliency, salient),
     }
     if label is not None:
-        values |= {"ddm_logit": anchors.confidence_logits, "ddm_label": label.float()}
-        losses["L_di"] = distractor_loss(anchors.confidence_logits, label)
+        values |= {"ddm_logit": logits, "ddm_label": label.float()}
+        losses["L_di"] = distractor_loss(logits, label)
     losses["L_total"] = sum(losses[name] * (0.5 if name == "L_di" else 1) for name in losses)  # type: ignore[assignment]
     return network, values, losses
 

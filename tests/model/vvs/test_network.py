@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from hapvr.model.settings import SaliencySettings, VvsSettings
 from hapvr.model.similarity import frame_similarity
-from hapvr.model.vvs.network import TemporalSaliency, VvsNetwork, diagonal_cells
+from hapvr.model.vvs import TemporalSaliency, VvsNetwork, diagonal_cells
 
 DIMS, POOLED_DIMS = 7, 11
 
@@ -20,7 +20,8 @@ def network_of(seed: int, **changes: Any) -> VvsNetwork:
     values = {"distractor": {"hidden": (6, 5), "dropout": 0.0}, "saliency": {"width": 4, "dropout": 0.0}}
     generator = torch.Generator().manual_seed(seed)
     settings = VvsSettings.model_validate(values | changes)
-    network = VvsNetwork(settings, dims=DIMS, extras_dims=POOLED_DIMS, generator=generator).double()
+    torch.manual_seed(seed)
+    network = VvsNetwork(settings, dims=DIMS, extras_dims=POOLED_DIMS).double()
     with torch.no_grad():
         for name, value in network.state_dict().items():
             if name.endswith("running_var"):

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hapvr.losses.contrast import MemoryBank, contrast_circle, contrast_infonce
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.family import video_vectors
-from hapvr.model.tca.network import ContextNetwork
-from hapvr.train.contrast import contrast_loss, follow
+from hapvr.model.tca import ContextNetwork
+from hapvr.train.tca import MemoryBank, contrast_loss, follow
 from tests.model.tca import release
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -67,11 +66,8 @@ def test_losses_of_given_logits(golden: release.Arrays, run: str) -> None:
     """Value, and gradient by the logits as given: for InfoNCE they are already divided by the temperature."""
     for step in STEPS:
         logits = golden[f"{run}/logits"][step].clone().requires_grad_()
-        settings = LOSSES[run]
-        if run == "infonce":
-            loss = contrast_infonce(logits, temperature=1.0)
-        else:
-            loss = contrast_circle(logits, margin=settings.margin, scale=settings.scale, form=settings.circle_form)
+        settings = LOSSES[run].model_copy(update={"temperature": 1.0})
+        loss = contrast_loss(settings, logits)
         loss.backward()
         torch.testing.assert_close(loss.detach(), golden[f"{run}/loss"][step], rtol=1e-4, atol=1e-4)
         close_gradient(logits.grad, golden[f"{run}/grad_logits"][step])
@@ -91,7 +87,7 @@ def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
             positives, negatives = (vectors_of(network, golden, name, step) for name in ("positive", "negative"))
         torch.testing.assert_close(encoded, golden["bank/anchor_video"][step], **CLOSE)
         query = torch.nn.functional.normalize(encoded, dim=-1)
-        similarity = torch.cat([(query * positives).sum(1, keepdim=True), query @ bank.negatives().T], dim=1)
+        similarity = torch.cat([(query * positives).sum(1, keepdim=True), query @ bank.vectors.clone().T], dim=1)
         scale = 0.07 if run == "infonce" else 1.0
         torch.testing.assert_close(similarity / scale, golden[f"{run}/logits"][step], rtol=2e-4, atol=2e-5 / scale)
         loss = contrast_loss(LOSSES[run], similarity)
@@ -118,7 +114,7 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
         anchors = vectors_of(network, golden, "anchor", step)
         with torch.no_grad():
             positives, negatives = (vectors_of(keys, golden, name, step) for name in ("positive", "negative"))
-        similarity = torch.cat([(anchors * positives).sum(1, keepdim=True), anchors @ bank.negatives().T], dim=1)
+        similarity = torch.cat([(anchors * positives).sum(1, keepdim=True), anchors @ bank.vectors.clone().T], dim=1)
         loss = contrast_loss(settings, similarity)
         bank.add(negatives, shown(negatives))
         torch.testing.assert_close(loss.detach(), golden[f"{run}/loss"][step], rtol=1e-3, atol=1e-4)

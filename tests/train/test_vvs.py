@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.settings import VvsSettings
-from hapvr.model.vvs.network import VvsNetwork
+from hapvr.model.vvs import VvsNetwork
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
+from hapvr.train.families import build_network
 from hapvr.train.run_folder import list_checkpoints, read_history
-from hapvr.train.suppression import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
+from hapvr.train.vvs import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 SMALL = VvsSettings.model_validate({"distractor": {"hidden": (16, 8)}, "saliency": {"width": 8}})
@@ -50,7 +51,7 @@ def test_negatives_share_no_video() -> None:
 
 def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -> tuple[SuppressionTraining, Batch]:
     views = cached_views(project, network=settings)
-    network = VvsNetwork(settings, dims=32, extras_dims=views.extras_dims, generator=torch.Generator().manual_seed(1))
+    network = build_network(settings, dims=32, seed=1, extras_dims=views.extras_dims)
     training = SuppressionTraining(network, with_train(project, network=settings).train)
     batch = views[number]
     return training.train(), replace(batch, regions=batch.regions.float())

@@ -1,17 +1,15 @@
-"""TCA's network: a transformer encoder mixes the frames of a video, and the mean of its frames stands for the video."""
+"""TCA (Shao et al., WACV 2021): a transformer mixes the frames of a video, and their mean stands for the video."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ArgumentError
-from hapvr.model.clips import Mask
-from hapvr.model.family import FrameVectorNetwork, Similarities, VideoNetwork, drawing_from
+from hapvr.model.family import FrameVectorNetwork, Mask, Similarities, VideoNetwork
 from hapvr.model.settings import TcaSettings
 from hapvr.model.similarity import chamfer
 
@@ -22,13 +20,12 @@ class ContextNetwork(FrameVectorNetwork):
     An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector, is the video vector, and
     each made a unit vector is a frame vector. No position is encoded, so the order of frames does not matter.
 
-    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads. generator: draws the
-    weights and leaves torch's global generator alone.
+    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads.
     """
 
     settings: TcaSettings
 
-    def __init__(self, settings: TcaSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
+    def __init__(self, settings: TcaSettings, *, dims: int) -> None:
         super().__init__()
         if dims < 1 or dims % settings.heads:
             raise ArgumentError(
@@ -36,12 +33,11 @@ class ContextNetwork(FrameVectorNetwork):
                 "wanted a divisor of the values"
             )
         self.settings, self.dims = settings, dims
-        with drawing_from(generator):
-            layer = nn.TransformerEncoderLayer(
-                dims, settings.heads, settings.feedforward, dropout=settings.dropout, batch_first=True
-            )
-            # torch copies the layer, so that several start with equal weights, as the release's do.
-            self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
+        layer = nn.TransformerEncoderLayer(
+            dims, settings.heads, settings.feedforward, settings.dropout, batch_first=True
+        )
+        # torch copies the layer, so that several start with equal weights, as the release's do.
+        self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
@@ -59,11 +55,9 @@ class ContextNetwork(FrameVectorNetwork):
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""
-        if mask is None:
-            encoded: Tensor = self.transformer_encoder(frames)
-            return encoded
-        encoded = self.transformer_encoder(frames, src_key_padding_mask=~mask)
-        return encoded.masked_fill(~mask[..., None], 0)
+        padding = None if mask is None else ~mask
+        encoded: Tensor = self.transformer_encoder(frames, src_key_padding_mask=padding)
+        return encoded if padding is None else encoded.masked_fill(padding[..., None], 0)
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         found = super()._compare(query, reference, query_mask, reference_mask)

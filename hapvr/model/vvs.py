@@ -1,17 +1,14 @@
-"""VVS: the vector of a video, and what its training compares (Jo et al., AAAI 2024)."""
+"""VVS (Jo et al., AAAI 2024): one vector per video, in which frames without the video's topic hardly count."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.clips import Mask, pad_to_min_frames
-from hapvr.model.family import FrameVectorNetwork, drawing_from
+from hapvr.model.family import FrameVectorNetwork, Mask
 from hapvr.model.frame_extras import split_extras
-from hapvr.model.layers import Comparator
+from hapvr.model.network import Comparator, pad_to_min_frames
 from hapvr.model.settings import (
     COMPARATOR_STEP,
     DistractorSettings,
@@ -23,7 +20,13 @@ from hapvr.model.settings import (
 )
 from hapvr.model.similarity import frame_similarity
 
-EXPANSION, HEADS = 4, 8
+CHUNK_FRAMES = 128
+"""Frames that embedding converts to float32 at once."""
+
+KEPT_CONFIDENCE = 0.5
+"""Frames of a confidence above it are embedded."""
+
+TOPIC_WIDTHS = (32, 64, 128)
 
 
 class TemporalSaliency(nn.Module):
@@ -35,7 +38,7 @@ class TemporalSaliency(nn.Module):
 
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
-        width, dims = settings.width, EXPANSION * settings.width
+        width, dims = settings.width, 4 * settings.width
         self.temperature = settings.temperature
         self.conv1 = nn.Conv2d(1, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -44,14 +47,14 @@ class TemporalSaliency(nn.Module):
         self.conv3 = nn.Conv2d(width, dims, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(dims)
         # Every frame attends to itself alone, as in the release, so queries and keys have no effect and no gradient.
-        self.encoder = nn.TransformerEncoderLayer(dims, HEADS, 2 * dims, settings.dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoderLayer(dims, 8, 2 * dims, settings.dropout, batch_first=True)
 
     def forward(self, similarity: Tensor) -> Tensor:
         """similarity: self-similarities [N, T, T]. Returns weights [N, T]."""
         maps = similarity.unsqueeze(1)
         hidden = F.pad(torch.relu(self.bn1(self.conv1(maps))), (1, 1, 1, 1), mode="replicate")
         states = torch.relu(self._rest(hidden) + maps)
-        return self._weights(states.diagonal(dim1=2, dim2=3).transpose(1, 2))
+        return self.weights_of_states(states.diagonal(dim1=2, dim2=3).transpose(1, 2))
 
     def windows(self, cells: Tensor) -> Tensor:
         """The states k_t of frames from their own windows. cells: [T, 3, 3]. Returns [T, 4 width], for `weights_of_states`."""
@@ -59,16 +62,13 @@ class TemporalSaliency(nn.Module):
         hidden = torch.relu(self.bn1(self.conv1(maps)))
         return torch.relu(self._rest(hidden) + maps[:, :, 1:2, 1:2]).flatten(1)
 
-    def weights_of_states(self, states: Tensor) -> Tensor:
-        """states: [T, 4 width], of all frames of a video in order. Returns weights [T]."""
-        return self._weights(states.unsqueeze(0)).squeeze(0)
-
     def _rest(self, hidden: Tensor) -> Tensor:
         # Only 3 x 3 neighbourhoods are left here, so the edges of `hidden` are already those of its frames.
         values: Tensor = self.bn3(self.conv3(torch.relu(self.bn2(self.conv2(hidden)))))
         return values
 
-    def _weights(self, states: Tensor) -> Tensor:
+    def weights_of_states(self, states: Tensor) -> Tensor:
+        """states: [..., 4 width], of all frames of a video in order. Returns weights [...]."""
         alone: Tensor = self.encoder(states.reshape(-1, 1, states.shape[-1]))
         return torch.sigmoid(alone.mean(-1).view(states.shape[:-1]) / self.temperature)
 
@@ -84,16 +84,6 @@ def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tens
     windows = frames[order[around.clamp(0, len(order) - 1)]].float()
     products = torch.einsum("tard,tbsd->tabrs", windows, windows)
     return products.amax(-1).mean(-1)
-
-
-CHUNK_FRAMES = 128
-"""Frames that embedding converts to float32 at once."""
-
-KEPT_CONFIDENCE = 0.5
-"""Frames of a confidence above it are embedded."""
-
-TOPIC_WIDTHS = (32, 64, 128)
-INITIAL_CONSTANT = 0.5
 
 
 class DistractorNetwork(nn.Module):
@@ -135,7 +125,11 @@ class TopicGuidance(nn.Module):
 
     def forward(self, means: Tensor) -> Tensor:
         """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
-        initial = self._initial_state(means)
+        if self.settings.initial == "constant":
+            initial = means.new_full(means.shape[:2], 0.5)
+        else:
+            topic = F.normalize(means.mean(1), dim=-1)
+            initial = (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
         if not self.settings.refine:
             return initial
         first = self.conv1(initial.unsqueeze(1))
@@ -146,27 +140,6 @@ class TopicGuidance(nn.Module):
             refined = self.join(torch.cat([first, second, third, refined], dim=1))
         return torch.sigmoid(refined.squeeze(1) / self.settings.temperature)
 
-    def _initial_state(self, means: Tensor) -> Tensor:
-        """[N, T], by default cosines with the video's mean frame."""
-        if self.settings.initial == "constant":
-            return means.new_full(means.shape[:2], INITIAL_CONSTANT)
-        topic = F.normalize(means.mean(1), dim=-1)
-        return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
-
-
-@dataclass(frozen=True)
-class Anchors:
-    """Clips after all modules, as the losses need them.
-
-    regions: [A, T, R, D], scaled by the confidence. vectors: unit [A, D]. confidence_logits: [A, T] without the sigmoid,
-    None without distractor discrimination. saliency: weights [A, T], None without temporal saliency.
-    """
-
-    regions: Tensor
-    vectors: Tensor
-    confidence_logits: Tensor | None
-    saliency: Tensor | None
-
 
 class VvsNetwork(FrameVectorNetwork):
     """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
@@ -175,29 +148,18 @@ class VvsNetwork(FrameVectorNetwork):
     that were left out are 0.
 
     dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off.
-    generator: draws the weights and leaves torch's global generator alone; None draws from the global one.
     """
 
     settings: VvsSettings
 
-    def __init__(
-        self, settings: VvsSettings, *, dims: int, extras_dims: int = 0, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, settings: VvsSettings, *, dims: int, extras_dims: int = 0) -> None:
         super().__init__()
         self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
         self.needs_extras = settings.distractor_discrimination
-        self.distractor: DistractorNetwork | None = None
-        self.comparator: Comparator | None = None
-        self.saliency: TemporalSaliency | None = None
-        self.topic: TopicGuidance | None = None
-        with drawing_from(generator):
-            if settings.distractor_discrimination:
-                self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
-            if settings.temporal_saliency:
-                self.comparator = Comparator(NetworkSettings())
-                self.saliency = TemporalSaliency(settings.saliency)
-            if settings.topic_guidance:
-                self.topic = TopicGuidance(settings.topic)
+        self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims) if self.needs_extras else None
+        self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None
+        self.saliency = TemporalSaliency(settings.saliency) if settings.temporal_saliency else None
+        self.topic = TopicGuidance(settings.topic) if settings.topic_guidance else None
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
@@ -223,7 +185,13 @@ class VvsNetwork(FrameVectorNetwork):
         distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
         CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D].
         """
-        order = self._kept(regions, pooled)
+        order = torch.arange(len(regions), device=regions.device)
+        if self.distractor is not None:
+            assert pooled is not None  # `embed` takes it from the features
+            logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+            confident = order[torch.sigmoid(logits) > KEPT_CONFIDENCE]
+            order = confident if len(confident) else order
+        order = order.repeat(doubled_length(len(order)) // len(order))
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
         for i in starts:
@@ -239,23 +207,29 @@ class VvsNetwork(FrameVectorNetwork):
             weights = weights * self.saliency.weights_of_states(torch.cat(states))
         return means.new_zeros(len(regions), self.dims).index_add_(0, order, means.mul_(weights.unsqueeze(-1)))
 
-    def anchors(self, regions: Tensor, pooled: Tensor | None) -> Anchors:
-        """Anchors of a training step. regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors
-        were inserted into, which the distractor network does not see."""
-        logits = None
+    def anchors(self, regions: Tensor, pooled: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Anchors of a training step after all modules, as the losses need them.
+
+        regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors were inserted into, which the
+        distractor network does not see. Returns the regions scaled by the confidence, unit vectors [A, D], the logits of the
+        confidence [A, T] or None, and weights [A, T], None without temporal saliency.
+        """
+        logits = saliency = None
         if self.distractor is not None and pooled is not None:
             logits = self.distractor(pooled)
             regions = regions * torch.sigmoid(logits)[:, :, None, None]
-        saliency = None
         if self.saliency is not None:
             maps = [frame_similarity(clip.unsqueeze(0), clip.unsqueeze(0), rate=0) for clip in regions]
             saliency = self.saliency(torch.cat(maps).squeeze(1))
-        means = regions.mean(2)
-        return Anchors(regions, self._vectors(means, saliency), logits, saliency)
+        return regions, self.vectors(regions, saliency), logits, saliency
 
-    def vectors(self, regions: Tensor) -> Tensor:
-        """Training vectors [N, D] of clips [N, T, R, D] that are not anchors: topic guidance alone weighs their frames."""
-        return self._vectors(regions.mean(2), None)
+    def vectors(self, regions: Tensor, saliency: Tensor | None = None) -> Tensor:
+        """Training vectors [N, D] of clips [N, T, R, D], whose frames are weighed by topic guidance, and anchors by saliency."""
+        means = regions.mean(2)
+        weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
+        if saliency is not None:
+            weights = weights * saliency
+        return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:
         """Raw frame similarities of each anchor with its own other clip, after the comparator.
@@ -269,20 +243,3 @@ class VvsNetwork(FrameVectorNetwork):
             maps, _ = pad_to_min_frames(maps, None, dim=dim, min_frames=COMPARATOR_STEP)
         raw: Tensor = self.comparator(maps.squeeze(1))
         return raw
-
-    def _vectors(self, means: Tensor, saliency: Tensor | None) -> Tensor:
-        weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
-        if saliency is not None:
-            weights = weights * saliency
-        return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
-
-    def _kept(self, regions: Tensor, pooled: Tensor | None) -> Tensor:
-        """Indices int64 [T''] of the frames that are embedded, in order, repeated as a whole while they are fewer than four."""
-        every = torch.arange(len(regions), device=regions.device)
-        kept = every
-        if self.distractor is not None:
-            assert pooled is not None  # `embed` takes it from the features
-            logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-            confident = torch.sigmoid(logits) > KEPT_CONFIDENCE
-            kept = every[confident] if confident.any() else every
-        return kept.repeat(doubled_length(len(kept)) // len(kept))

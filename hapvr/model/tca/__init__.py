@@ -1,1 +1,0 @@
-"""TCA: a transformer over the frames of a video (Shao et al., WACV 2021)."""
