@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from hapvr.augment.policy import ViewDrawer
@@ -27,10 +29,15 @@ from hapvr.networks.backbone import load_teacher, pseudo_labels
 from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.whitening import load_whitening
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
+PART_FRAMES = 2
+"""Fewest frames of a weak view that is cut to a part; at most half of its frames stay."""
+COMPARED_VIDEOS = 4096
+"""Videos among which look-alikes are looked for, since all pairs of them are compared."""
 
 DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 """Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
@@ -110,14 +117,17 @@ class BatchSource(Dataset[Any]):
         label the frames of each positive pair.
         """
         labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips])
-        pairs = (labels > 0).nonzero()
-        pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
-        query, reference = (embeddings[rows].float() for rows in pairs.T)
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
         num_frames = None
         if not self._config.train.repeat_short_clips:
             most = self._config.views.num_frames
             num_frames = torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips])
+            if self._config.train.part_rate:
+                regions, embeddings = regions.clone(), embeddings.clone()
+                self._cut_parts(clips, labels, num_frames, regions, embeddings, first_row)
+        pairs = (labels > 0).nonzero()
+        pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
+        query, reference = (embeddings[rows].float() for rows in pairs.T)
         return Batch(
             regions=regions,
             labels=labels,
@@ -129,6 +139,34 @@ class BatchSource(Dataset[Any]):
             source_ids=torch.tensor(sources),
             num_frames=num_frames,
         )
+
+    def _cut_parts(
+        self,
+        clips: Sequence[ViewPlan],
+        labels: Tensor,
+        num_frames: Tensor,
+        regions: Tensor,
+        embeddings: Tensor,
+        first_row: int,
+    ) -> None:
+        """Cut some weak views to a part, in place; arguments as in `build`.
+
+        A part is asked for in longer clips. The other way round, its label is 0: a similarity says how much of its first
+        clip the second one shows.
+        """
+        rng = numpy_rng(self._seed, "parts", *(f"{clip.video_id} {clip.window} {clip.index}" for clip in clips))
+        is_part = torch.zeros(len(clips), dtype=torch.bool)
+        for row in range(0, len(clips), len(STRENGTHS)):
+            most = int(num_frames[row]) // 2
+            if most < PART_FRAMES or rng.random() >= self._config.train.part_rate:
+                continue
+            size = int(rng.integers(PART_FRAMES, most + 1))
+            frames = torch.arange(regions.shape[1]) % size + int(rng.integers(num_frames[row] - size + 1))
+            embeddings[row] = embeddings[row, frames]
+            if first_row <= row < first_row + len(regions):
+                regions[row - first_row] = regions[row - first_row, frames]
+            num_frames[row], is_part[row] = size, True
+        labels[(labels > 0) & is_part & (num_frames[:, None] > num_frames)] = 0
 
     def __getstate__(self) -> dict[str, object]:
         # Open files do not travel to data workers; each opens its own.
@@ -168,6 +206,17 @@ class CachedViews(BatchSource):
             self._num_frames |= dict(views.index().select("video_id", "num_frames").iter_rows())
             self._donors |= file.donors
             groups += donor_groups(file.video_ids, seed=config.views.seed)
+        if config.train.look_alikes:
+            means = {
+                name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
+            }
+            copies = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
+            groups = look_alikes(
+                groups,
+                means,
+                copies=dict(zip(*copies.to_pydict().values(), strict=True)),
+                size=config.train.batch_videos,
+            )
         self._start(self._shard_of, groups=groups)
 
     def __getitem__(self, number: int) -> Batch:
@@ -314,6 +363,42 @@ class BatchSampler:
         """The places of this rank's videos in a batch."""
         share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
+
+
+def look_alikes(
+    groups: Sequence[Sequence[str]], means: Mapping[str, Tensor], *, copies: Mapping[str, str], size: int
+) -> list[list[str]]:
+    """Groups joined with those that look most like them until they hold `size` videos: a batch of hard negatives.
+
+    Two groups look as alike as the two videos of them that do most. means: [D], the mean region of a video. copies: names
+    of groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other.
+    """
+    joined: list[list[str]] = []
+    step = max(COMPARED_VIDEOS // max(len(groups[0]), 1), 1)
+    for begin in range(0, len(groups), step):
+        block = groups[begin : begin + step]
+        names = [name for group in block for name in group]
+        vectors = F.normalize(torch.stack([means[name] for name in names]), dim=-1)
+        kinds = np.array([copies.get(name, f"no copy: {name}") for name in names])
+        starts, alike, same = (
+            np.cumsum([0, *map(len, block[:-1])]),
+            (vectors @ vectors.T).numpy(),
+            kinds[:, None] == kinds,
+        )
+        for axis in (0, 1):
+            alike, same = np.maximum.reduceat(alike, starts, axis), np.logical_or.reduceat(same, starts, axis)
+        alike[same] = -np.inf
+        left = list(range(len(block)))
+        while left:
+            chain = [left.pop(0)]
+            while left and sum(len(block[one]) for one in chain) < size:
+                pairs = alike[np.ix_(chain, left)]
+                best = int(np.where(np.isinf(pairs).any(0), -np.inf, pairs.max(0)).argmax())
+                if np.isinf(pairs[:, best]).any():
+                    break
+                chain.append(left.pop(best))
+            joined.append([name for one in chain for name in block[one]])
+    return joined
 
 
 def alone(values: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import Batch, BatchSampler, CachedViews, OnlineViews, video_pair_labels
+from hapvr.train.batch import Batch, BatchSampler, CachedViews, OnlineViews, look_alikes, video_pair_labels
 from hapvr.train.families import TrainingModule, build_network
 from hapvr.train.loop import open_source
 from tests.train.runs import cached_views, cpu, with_train
@@ -107,6 +107,33 @@ def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     assert batch.num_frames is None
     ended = cached_views(small_project, repeat_short_clips=False)[0]
     assert ended.num_frames.tolist() == [1 if "видео" in video_id else 4 for video_id in ended.video_ids]
+
+
+def test_a_part_is_asked_for_in_whole_clips(small_project: Project) -> None:
+    """Of a weak view half of the frames stay, consecutive ones; the whole clip is not asked for in its part."""
+    whole = cached_views(small_project, repeat_short_clips=False)[0]
+    batch = cached_views(small_project, repeat_short_clips=False, part_rate=1.0)[0]
+    assert batch.num_frames.tolist() == [
+        number // 2 if row % 2 == 0 and number == 4 else number for row, number in enumerate(whole.num_frames.tolist())
+    ]
+    for row in range(0, len(batch.labels), 2):
+        if whole.num_frames[row] == 4:
+            cut = batch.regions[row, :2]
+            assert any(torch.equal(cut, whole.regions[row, first : first + 2]) for first in range(3))
+            assert (batch.labels[row, row], batch.labels[row, row + 1], batch.labels[row + 1, row]) == (1, 1, 0)
+    assert torch.equal(batch.regions[1::2], whole.regions[1::2])
+    assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
+
+
+def test_look_alikes_share_a_batch_and_copies_do_not() -> None:
+    """Groups join those that look most like them until they fill a batch; known copies of each other stay apart."""
+    angles = {"a": 0.0, "b": 1.5, "c": 0.1, "d": 1.4, "e": 0.05, "f": 3.0}
+    means = {name: torch.tensor([np.cos(angle), np.sin(angle)]) for name, angle in angles.items()}
+    groups = [[name] for name in angles]
+    assert look_alikes(groups, means, copies={}, size=2) == [["a", "e"], ["b", "d"], ["c", "f"]]
+    apart = look_alikes(groups, means, copies={"a": "1", "e": "1"}, size=2)
+    assert apart == [["a", "c"], ["b", "d"], ["e", "f"]]
+    assert look_alikes(groups, means, copies=dict.fromkeys(angles, "1"), size=2) == groups
 
 
 def unit(batch: Batch) -> Batch:
