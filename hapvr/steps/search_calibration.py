@@ -156,14 +156,15 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by id, of one video or more."""
     description = read_description(bundle)
     scorer = load_bundle(bundle, device=project.config.device)
-    require, extras = partial(description.require_features, bundle), scorer.networks.needs_extras
+    networks: Any = scorer.networks  # of either kind
+    require, extras = partial(description.require_features, bundle), networks.needs_extras
     collection = SearchableCollection(project.root, shard_of, require=require, extras=extras)
     blank = np.zeros((0, 0), np.float32)
     if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
         pictures = blank_pictures(description.crop_px)
         starts = range(0, len(pictures), BATCH_FRAMES)
-        regions = [scorer.networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
-        blank = mean_directions(scorer.networks.vectors(scorer.networks.embed(np.concatenate(regions))))
+        regions = [networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
+        blank = mean_directions(networks.vectors(networks.embed(np.concatenate(regions))))
     names: list[str] = []
     columns: list[tuple[Any, ...]] = []
     for video_id in collection.shard_of:
