@@ -173,10 +173,7 @@ def _remake_downloads(project: Project, key: str) -> None:
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with (
-            suppress(DataError, FileNotFoundError),
-            _set_aside(root, path.relative_to(root.local).as_posix(), record),
-        ):
+        with suppress(DataError, FileNotFoundError), _set_aside(root, path.relative_to(root.local).as_posix(), record):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
             path.stat()  # without it the record comes back, too

@@ -113,11 +113,7 @@ def main() -> int:
 
 
 def _run_jobs(
-    client: DagsterGraphQLClient,
-    instance: dg.DagsterInstance,
-    console: Console,
-    launched: list[str],
-    project: Project,
+    client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console, launched: list[str], project: Project
 ) -> None:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
     from hapvr import chain

@@ -54,13 +54,7 @@ class Start:
     def __call__(self, *command: str | Path) -> None:
         """Raises ServerError where another has ended."""
         self.check()
-        process = subprocess.Popen(
-            command,
-            cwd=CHECKOUT,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True)
         self.processes.append(process)
 
     def check(self) -> None:

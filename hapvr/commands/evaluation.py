@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
+from hapvr.commands.scoring import TrackingOption, model_folder
 from hapvr.commands.terminal import Verbs, show
 from hapvr.errors import ArgumentError
 
@@ -28,7 +28,7 @@ def evaluate(
     model: Annotated[
         str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
     ] = None,
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
     out: Annotated[Path | None, typer.Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
@@ -105,8 +105,7 @@ def _from_features(
     return normalized, frozenset(reader.available())
 
 
-# with a callback, Typer keeps the name of a single verb
-app = Verbs(no_args_is_help=True, help="Benchmark definitions that ship with the package.", callback=lambda: None)
+app = Verbs(name="benchmarks", no_args_is_help=True, help="Benchmark definitions that ship with the package.")
 
 
 @app.command("list")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
+from hapvr.commands.scoring import TrackingOption, model_folder, registry_address
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
 from hapvr.errors import ArgumentError
 
@@ -30,7 +30,6 @@ ModelArgument = Annotated[
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
     """The folder of a version, an alias, a models:/ name, or the folder itself."""
-    from hapvr.commands.scoring import model_folder
     from hapvr.scorer.description import SCORER_FILE
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
@@ -48,7 +47,7 @@ def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     return client, registry
 
 
-app = Verbs(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
+app = Verbs(name="models", no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
 
 @app.command("import")
@@ -73,15 +72,12 @@ def import_(
     from hapvr.model.published import import_released
     from hapvr.steps.whitening import import_whitening
 
-    result: dict[str, Any]
     if pca:
         whitening = import_whitening(DataRoot(out), file, dims=dims)
-        result = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
-    else:
-        network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
-        save_network(network, out, metadata={"import": report})
-        result = {"folder": str(out), "settings": network.scoring_settings(), **report}
-    show(result)
+        return show({"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256})
+    network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
+    save_network(network, out, metadata={"import": report})
+    show({"folder": str(out), "settings": network.scoring_settings(), **report})
 
 
 @app.command("register")
@@ -106,26 +102,22 @@ def register_(
 
 
 @app.command("list")
-def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING) -> None:
+def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
     """The versions of a registered model, newest first."""
     client, registry = _registry(tracking_uri)
     versions = registry.list_versions(client, name)
-    lines = []
+    lines: list[str] = []
     for row in versions:
         aliases, target = ",".join(row["aliases"]) or "-", "" if row["target"] is None else f"{100 * row['target']:.2f}"
         columns = f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  {row['weights']:<11}"
-        lines.append(f"{columns} {row['decision']}")
-        lines.append(f"     made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}")
+        made = f"made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}"
+        lines += [f"{columns} {row['decision']}", f"     {made}"]
         lines += [f"     warning: {row['warning']}"] if row["warning"] else []
     show({"name": name, "versions": versions}, text="\n".join(lines))
 
 
 @app.command("show")
-def show_(
-    model: ModelArgument = "champion",
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-) -> None:
+def show_(model: ModelArgument = "champion", name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.scorer.description import CARD_FILE, read_description
 
@@ -142,7 +134,7 @@ def export_(
     model: ModelArgument = "champion",
     license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
 
@@ -168,7 +160,7 @@ def pull_(
         str, typer.Option(help="What `export` or `push` said; a model of another digest is refused.")
     ] = "",
     name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
     client, _ = _registry(tracking_uri, writing=True)
@@ -185,12 +177,11 @@ def promote_(
     version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
     name: NameOption = "hapvr",
     reason: ReasonOption = "promoted by hand",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Make a version champion whatever the gate said of it."""
     client, registry = _registry(tracking_uri, writing=True)
-    before = registry.promote(client, name, version, reason=reason)
-    result = {"name": name, "champion": version, "before": before}
+    result = {"name": name, "champion": version, "before": registry.promote(client, name, version, reason=reason)}
     show(result, text=f"champion: models:/{name}@champion is version {version} now")
 
 
@@ -198,12 +189,9 @@ def promote_(
 def rollback_(
     name: NameOption = "hapvr",
     reason: ReasonOption = "rolled back by hand",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Make the champion before this one champion again."""
     client, registry = _registry(tracking_uri, writing=True)
     version = registry.rollback(client, name, reason=reason)
-    show(
-        {"name": name, "champion": version},
-        text=f"champion: models:/{name}@champion is version {version} again",
-    )
+    show({"name": name, "champion": version}, text=f"champion: models:/{name}@champion is version {version} again")

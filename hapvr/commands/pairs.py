@@ -13,7 +13,9 @@ from hapvr.commands.terminal import ConfigOption, Verbs, open_project, show
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
 
-app = Verbs(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
+app = Verbs(
+    name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files."
+)
 VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 

@@ -10,27 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hapvr.commands.terminal import (
-    default_collection,
-    progress_bar,
-    show,
-)
+from hapvr.commands.terminal import default_collection, open_project, progress_bar, show
 from hapvr.errors import DataError
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
-    from hapvr.scorer.scorer import PairScore, VideoScorer
+    from hapvr.scorer.scorer import PairScore
 
-
-DEFAULT_MODEL = "models:/hapvr@champion"
-DEFAULT_TRACKING = ""
-"""The registry of HAPVR_CONFIG, as for other verbs, else that of the default collection; see `registry_address`."""
 MIN_PRIOR = 1e-12
-LIST_SUFFIX = ".txt"
-ModelOption = Annotated[
-    str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
-]
 TrackingOption = Annotated[
     str,
     typer.Option(
@@ -43,20 +31,21 @@ TrackingOption = Annotated[
 
 
 def registry_address(tracking_uri: str) -> str:
-    """The address that was given, or the default. Raises ConfigError."""
-    config = os.environ.get("HAPVR_CONFIG")
-    if tracking_uri or not config:
-        return tracking_uri or f"sqlite:///{default_collection()}/mlflow/mlflow.db"
-    from hapvr.steps.project import Project
-
-    return Project.open(Path(config)).tracking_uri
+    """The address that was given, else the registry of HAPVR_CONFIG, else that of the default collection. Raises ConfigError."""
+    if tracking_uri:
+        return tracking_uri
+    if config := os.environ.get("HAPVR_CONFIG"):
+        return open_project(Path(config)).tracking_uri
+    return f"sqlite:///{default_collection()}/mlflow/mlflow.db"
 
 
 def score(
     query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
     references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
-    model: ModelOption = DEFAULT_MODEL,
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    model: Annotated[
+        str, typer.Option(help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
+    ] = "models:/hapvr@champion",
+    tracking_uri: TrackingOption = "",
     segments: Annotated[bool, typer.Option("--segments", help="Also say which parts match, with their times.")] = False,
     precision: Annotated[
         float, typer.Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
@@ -74,14 +63,12 @@ def score(
     """
     queries, others = expand([query]), expand(references)
     folder = model_folder(model, tracking_uri)
-
     from hapvr.registry.client import pinned_uri
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.scorer.bundle import load_bundle
     from hapvr.scorer.description import is_untrained
 
     scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
-
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it
         rows = scorer.score_pairs(
@@ -94,17 +81,22 @@ def score(
         model = pinned_uri(model, registry_address(tracking_uri))
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
-    result = {
-        "model": model,
-        "untrained": untrained,
-        "warning": scorer.warning,
-        "precision": precision,
-        "prior": prior if prior is not None or calibration is None else calibration.prior,
-        "pairs": pairs,
-        "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
-    }
-    named = f"{model}, untrained" if untrained else model
-    lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    result: dict[str, Any] = {"model": model, "untrained": untrained, "warning": scorer.warning, "precision": precision}
+    if calibration is None:
+        result |= {"prior": prior, "pairs": pairs, "thresholds": []}
+        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
+    else:
+        share = calibration.prior if prior is None else prior
+        result |= {"prior": share, "pairs": pairs, "thresholds": [asdict(row) for row in calibration.thresholds]}
+        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
+        if prior is None:
+            least = calibration.threshold(precision).similarity
+            verdicts += (
+                "; no similarity reaches it" if least is None else f": a match is a similarity from {least:+.4f} on"
+            )
+    lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
+    lines += [f"warning  {scorer.warning}"] if scorer.warning else []
+    lines += [line for pair in pairs for line in _lines(pair)]
     show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
@@ -122,7 +114,7 @@ def expand(names: list[str]) -> list[str]:
         try:
             if "://" not in name and path.is_dir():
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-            elif "://" not in name and path.stat() and path.suffix.lower() == LIST_SUFFIX:
+            elif "://" not in name and path.stat() and path.suffix.lower() == ".txt":
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
                 inside = [line for line in lines if line and not line.startswith("#")]
         except (OSError, ValueError) as error:
@@ -149,23 +141,6 @@ def _pair(row: PairScore, calibration: Calibration | None, precision: float, pri
     return pair
 
 
-def _header(model: str, scorer: VideoScorer, precision: float, prior: float | None) -> list[str]:
-    """The model, what its verdicts rest on, and its warning."""
-    calibration = scorer.calibration
-    if calibration is None:
-        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
-    else:
-        share = calibration.prior if prior is None else prior
-        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
-        if prior is None:
-            reached = calibration.threshold(precision).similarity
-            verdicts += (
-                "; no similarity reaches it" if reached is None else f": a match is a similarity from {reached:+.4f} on"
-            )
-    warning = [f"warning  {scorer.warning}"] if scorer.warning else []
-    return [f"model    {model}", f"verdicts {verdicts}", *warning]
-
-
 def _lines(pair: dict[str, Any]) -> list[str]:
     from hapvr.scorer.segments import clock
 
@@ -173,8 +148,8 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
-    equal = "  the same file" * pair["same_file"]
-    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}"]
+    same = "  the same file" * pair["same_file"]
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{same}"]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "
