@@ -8,6 +8,7 @@ A step is done where the fingerprint that it stored equals that of its settings,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -152,10 +153,9 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
 def _champion(project: Project) -> SearchModel | None:
     from hapvr.steps.search_model import search_model
 
-    try:
+    with suppress(DataError):
         return search_model(project)
-    except DataError:
-        return None
+    return None
 
 
 @dataclass(frozen=True)

@@ -85,12 +85,7 @@ class Outdated(dg.AutomationCondition):
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
-def when_outdated(step: str) -> dg.AutomationCondition:
-    """The condition of a step after registration. `Outdated` comes last, so that it sees what nothing else holds back."""
-    idle = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
-    return (idle & Outdated(step)).with_label("not what the champion and the settings ask for")
-
-
+IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
 CONDITIONS: dict[str, dg.AutomationCondition] = {
     "videos": MISSING,
     "frames": MISSING,
@@ -98,8 +93,9 @@ CONDITIONS: dict[str, dg.AutomationCondition] = {
     "features": AFTER_WHITENING,
     "training_views": AFTER_WHITENING,
     "pseudo_labels": AFTER_WHITENING,
+    # `Outdated` comes last, so that it sees what nothing else holds back.
     **{
-        step: when_outdated(step)
+        step: (IDLE & Outdated(step)).with_label("not what the champion and the settings ask for")
         for step in ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups", "watch_matches")
     },
 }
@@ -191,13 +187,11 @@ def _awaiting(pending: "PendingData") -> dg.SkipReason:
     )
 
 
-def _last_offer(instance: dg.DagsterInstance) -> str | None:
-    """The digest of the sources that the last manifest was made from."""
+def _last_offer(instance: dg.DagsterInstance) -> object:
+    """The digest of the sources that the last manifest was made from; None where there is none."""
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    if event is None or event.asset_materialization is None:
-        return None
-    value = event.asset_materialization.metadata.get("offer")
-    return str(value.value) if value is not None else None
+    made = event.asset_materialization if event is not None else None
+    return made.metadata["offer"].value if made is not None and "offer" in made.metadata else None
 
 
 def _running(instance: dg.DagsterInstance, job: "Job") -> str | None:

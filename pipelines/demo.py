@@ -56,23 +56,10 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
             if run is not None and run.is_finished:
                 del cursors[run_id]
                 if not run.is_success:
+                    from pipelines.monitoring import failure_reason
+
                     reason = failure_reason(instance, run_id)
                     raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}.")
-
-
-def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The innermost error of the failed step, without the framework's trace; where no step failed, what Dagster said."""
-    said = "the run ended before its first step"
-    for entry in instance.all_logs(run_id):
-        event = entry.dagster_event
-        if event is not None and event.is_step_failure:
-            error = event.step_failure_data.error
-            while error is not None and error.cause is not None:
-                error = error.cause
-            return error.message.strip() if error is not None else "no error was recorded"
-        if event is not None and event.is_failure and event.message:
-            said = event.message
-    return said
 
 
 def main() -> int:
@@ -163,12 +150,8 @@ def print_summary(project: Project, console: Console) -> None:
         console.print(f"seed {project.config.train.seed}; other seeds were not run")
     failed = video_status(project).filter(pl.col("status") != "ok")
     lines = [f"{row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
-    for line in [
-        *lines,
-        *health(project).lines(),
-        f"data: {project.root.url}; `make ui` shows it and the Dagster graph",
-    ]:
-        console.print(line, markup=False, highlight=False)
+    lines += [*health(project).lines(), f"data: {project.root.url}; `make ui` shows it and the Dagster graph"]
+    console.print("\n".join(lines), markup=False, highlight=False)
 
 
 def print_answer(project: Project, console: Console) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
 from hapvr.commands.scoring import TrackingOption, model_folder
 from hapvr.commands.terminal import Verbs, show
@@ -20,26 +20,24 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    benchmark: Annotated[str, typer.Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
+    benchmark: Annotated[str, Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
     similarities: Annotated[
-        Path | None, typer.Option(help="Parquet: query_id, reference_id, similarity. Or give --features and --model.")
+        Path | None, Option(help="Parquet: query_id, reference_id, similarity; given alone.")
     ] = None,
-    features: Annotated[str | None, typer.Option(help="A data root; scored with --model.")] = None,
+    features: Annotated[str | None, Option(help="A data root; scored with --model.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
+        str | None, Option(help="A models:/ name, a bundle or network folder, or a published .pth.")
     ] = None,
     tracking_uri: TrackingOption = "",
-    out: Annotated[Path | None, typer.Option(help="Keep the similarities of --features here.")] = None,
+    out: Annotated[Path | None, Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Also give the metrics of scores less each query's similarity to a background: the videos of this source "
-            "of --features, which show nothing of the queries.",
+        Option(
+            metavar="SOURCE", help="Also: scores less a query's similarity to this source, which shows none of them."
         ),
     ] = None,
-    policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
-    bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
+    policy: Annotated[Literal["official", "strict"], Option(help="What missing videos count as.")] = "strict",
+    bootstrap: Annotated[int, Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definitions.catalog import load_definition

@@ -6,27 +6,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands import terminal
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, show
 
 app = Verbs(name="index", no_args_is_help=True, help="The index of the collection, which searches use.")
 ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="models:/NAME@ALIAS, models:/NAME/VERSION, a bundle or network folder. Default: the project's champion.",
-    ),
+    str | None, Option("--model", help="A models:/ name, a bundle or network folder. Default: the project's champion.")
 ]
 
 
 @app.command("add")
 def add(
     data: ConfigOption,
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")
-    ] = None,
+    folders: Annotated[list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")] = None,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
     from hapvr.collection import add_folders, update_collection

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from hapvr.commands.scoring import TrackingOption, model_folder, registry_address
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
@@ -16,16 +16,14 @@ from hapvr.errors import ArgumentError
 
 def _model_name(name: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
-        raise typer.BadParameter(f"{name!r}: wanted letters, digits, _ and -")
+        raise BadParameter(f"{name!r}: wanted letters, digits, _ and -")
     return name
 
 
-NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
+NameOption = Annotated[str, Option("--name", callback=_model_name, help="Name of the registered model.")]
+ReasonOption = Annotated[str, Option("--reason", help="Why; kept on the version.")]
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
-]
+ModelArgument = Annotated[str, Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")]
 
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
@@ -52,18 +50,12 @@ app = Verbs(name="models", no_args_is_help=True, help="Published checkpoints and
 
 @app.command("import")
 def import_(
-    file: Annotated[
-        Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")
-    ],
-    out: Annotated[Path, typer.Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
-    dims: Annotated[
-        int | None, typer.Option(help="Values per region, where the tensors do not tell; of a PCA.")
-    ] = None,
-    symmetric_chamfer: Annotated[
-        bool, typer.Option("--symmetric-chamfer", help="The file is ViSiL_sym; its tensors look like those of ViSiL_v.")
-    ] = False,
+    file: Annotated[Path, Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")],
+    out: Annotated[Path, Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
+    dims: Annotated[int | None, Option(help="Values per region, where the tensors do not tell; of a PCA.")] = None,
+    symmetric_chamfer: Annotated[bool, Option("--symmetric-chamfer", help="It is ViSiL_sym, not ViSiL_v.")] = False,
     pca: Annotated[
-        bool, typer.Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
+        bool, Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
     ] = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
@@ -82,7 +74,7 @@ def import_(
 
 @app.command("register")
 def register_(
-    run: Annotated[str, typer.Argument(help="The name of a finished training, see `hapvr train`.")],
+    run: Annotated[str, Argument(help="The name of a finished training, see `hapvr train`.")],
     config: ConfigOption,
     set_: SetOption = None,
 ) -> None:
@@ -130,9 +122,9 @@ def show_(model: ModelArgument = "champion", name: NameOption = "hapvr", trackin
 @app.command("export")
 @app.command("push")
 def export_(
-    place: Annotated[str, typer.Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
+    place: Annotated[str, Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
     model: ModelArgument = "champion",
-    license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
+    license_: Annotated[str, Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = "",
 ) -> None:
@@ -153,12 +145,8 @@ def export_(
 
 @app.command("pull")
 def pull_(
-    place: Annotated[
-        str, typer.Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")
-    ],
-    sha256: Annotated[
-        str, typer.Option(help="What `export` or `push` said; a model of another digest is refused.")
-    ] = "",
+    place: Annotated[str, Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")],
+    sha256: Annotated[str, Option(help="What `export` or `push` said; a model of another digest is refused.")] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = "",
 ) -> None:
@@ -174,7 +162,7 @@ def pull_(
 
 @app.command("promote")
 def promote_(
-    version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
+    version: Annotated[int, Argument(help="The version that becomes champion.", min=1)],
     name: NameOption = "hapvr",
     reason: ReasonOption = "promoted by hand",
     tracking_uri: TrackingOption = "",
@@ -187,9 +175,7 @@ def promote_(
 
 @app.command("rollback")
 def rollback_(
-    name: NameOption = "hapvr",
-    reason: ReasonOption = "rolled back by hand",
-    tracking_uri: TrackingOption = "",
+    name: NameOption = "hapvr", reason: ReasonOption = "rolled back by hand", tracking_uri: TrackingOption = ""
 ) -> None:
     """Make the champion before this one champion again."""
     client, registry = _registry(tracking_uri, writing=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands.terminal import default_collection, open_project, progress_bar, show
 from hapvr.errors import DataError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MIN_PRIOR = 1e-12
 TrackingOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--tracking-uri",
         envvar="MLFLOW_TRACKING_URI",
         show_default="that of HAPVR_CONFIG, or of ~/.local/share/hapvr",
@@ -40,21 +40,17 @@ def registry_address(tracking_uri: str) -> str:
 
 
 def score(
-    query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
-    references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
-    model: Annotated[
-        str, typer.Option(help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
-    ] = "models:/hapvr@champion",
+    query: Annotated[str, Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
+    references: Annotated[list[str], Argument(help="One or more of the same kinds.")],
+    model: Annotated[str, Option(help="A models:/ name, or a bundle folder.")] = "models:/hapvr@champion",
     tracking_uri: TrackingOption = "",
-    segments: Annotated[bool, typer.Option("--segments", help="Also say which parts match, with their times.")] = False,
+    segments: Annotated[bool, Option("--segments", help="Also say which parts match, with their times.")] = False,
     precision: Annotated[
-        float, typer.Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
+        float, Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,
-        typer.Option(
-            min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
-        ),
+        Option(min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: the calibration's."),
     ] = None,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, progress_bar, show
@@ -29,40 +29,30 @@ if TYPE_CHECKING:
 OUT_SUFFIXES = (".csv", ".parquet")
 TASKS_SUFFIX = ".label-studio.json"
 OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        help=f"Also write the rows to a {' or '.join(OUT_SUFFIXES)} file, or the pairs as tasks to NAME{TASKS_SUFFIX}."
-    ),
+    Path | None, Option(help=f"Also write rows to a .csv or .parquet file, or pairs as tasks to NAME{TASKS_SUFFIX}.")
 ]
 
 
 def search(
     config: ConfigOption,
     queries: Annotated[
-        list[str] | None,
-        typer.Argument(help="Videos or still pictures: files, http(s) URLs, folders, or .txt lists of these."),
+        list[str] | None, Argument(help="Videos or pictures: files, http(s) URLs, folders, or .txt lists of these.")
     ] = None,
-    ids: Annotated[
-        list[str] | None, typer.Option("--id", help="A video of the collection as a query, by its id.")
-    ] = None,
-    top: Annotated[int, typer.Option(help="Matches per query, at most.")] = DEFAULT_TOP,
-    at: Annotated[float | None, typer.Option(help="Only what the query shows at this second.")] = None,
-    from_: Annotated[float | None, typer.Option("--from", help="Only from this second of the query on.")] = None,
-    to: Annotated[float | None, typer.Option(help="Only up to this second of the query.")] = None,
-    min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
+    ids: Annotated[list[str] | None, Option("--id", help="A video of the collection as a query, by its id.")] = None,
+    top: Annotated[int, Option(help="Matches per query, at most.")] = DEFAULT_TOP,
+    at: Annotated[float | None, Option(help="Only what the query shows at this second.")] = None,
+    from_: Annotated[float | None, Option("--from", help="Only from this second of the query on.")] = None,
+    to: Annotated[float | None, Option(help="Only up to this second of the query.")] = None,
+    min_probability: Annotated[float, Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among candidates, in (0, 1). Default: by the copies in the collection."),
+        Option(help="Share of matches among candidates, in (0, 1). Default: by the copies that are there."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
-    folder: Annotated[
-        str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
-    ] = "",
+    every: Annotated[bool, Option("--all", help="Also print the videos that do not match.")] = False,
+    folder: Annotated[str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")] = "",
     explained: Annotated[
         str | None,
-        typer.Option(
-            "--explain", metavar="ID", help="Instead: what is found of this video, and why it is shown or not."
-        ),
+        Option("--explain", metavar="ID", help="Instead: what is found of this video, why it is shown or not."),
     ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
@@ -113,18 +103,12 @@ def search(
 
 def duplicates(
     config: ConfigOption,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
-    ] = False,
+    pairs: Annotated[bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")] = False,
     between: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            metavar="A B", help="Only what a video whose id begins with A shares with one that begins with B."
-        ),
+        tuple[str, str] | None, Option(metavar="A B", help="Only what ids that begin with A share with those with B.")
     ] = None,
     plan: Annotated[
-        Path | None,
-        typer.Option(help="Also write what could be kept, linked or moved to a .json, .csv or .sh file, for review."),
+        Path | None, Option(help="Also write what could be kept, linked or moved to a .json, .csv or .sh file.")
     ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
@@ -230,13 +214,11 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
 def serve(
     config: ConfigOption,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
-    ] = False,
+    port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, Option(help="The address to listen on.")] = "127.0.0.1",
+    allow_remote: Annotated[bool, Option("--allow-remote", help="Really listen where others reach it.")] = False,
     token_file: Annotated[
-        Path | None, typer.Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
+        Path | None, Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
     ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
@@ -315,8 +297,8 @@ def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None])
     if doubted := sum("unsure" in found for found in said.values()):
         lines.append(f"{doubted} of the groups are unsure: look at them before you delete anything")
     for name, (first, *others) in groupby(members, key=lambda member: member.group):
-        verdict = "unsure" if "unsure" in said[name] else said[name][-1]
-        lines.append(f"group {name}, {1 + len(others)} videos: {verdict}")
+        of_group = "unsure" if "unsure" in said[name] else said[name][-1]
+        lines.append(f"group {name}, {1 + len(others)} videos: {of_group}")
         for member in (first, *others):
             file = member.metadata
             size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"

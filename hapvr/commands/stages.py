@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, say, show
 from hapvr.errors import ArgumentError, DataError
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
 features = Verbs(name="features", no_args_is_help=True, help="Stored features: bring published ones in.")
-ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
+ShardOption = Annotated[list[str] | None, Option("--shard", help="Only these shards; default all.")]
 
 
 def run(
-    step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
+    step: Annotated[str, Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
     config: ConfigOption,
     set_: SetOption = None,
     shard: ShardOption = None,
@@ -41,9 +41,7 @@ def run(
 def status(
     config: ConfigOption,
     set_: SetOption = None,
-    post: Annotated[
-        bool, typer.Option("--tell", help="Also post what needs a person, and what waits, to the webhook.")
-    ] = False,
+    post: Annotated[bool, Option("--tell", help="Also post what needs a person, and what waits.")] = False,
 ) -> None:
     """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how far every step is."""
     from hapvr.health import health
@@ -54,7 +52,8 @@ def status(
     if post:
         tell(project, *found.concerns)
         deliver_alerts(project)
-    show(found.to_json(), text="\n".join(found.lines()), failed=bool(found.concerns))
+    result = asdict(found) | {"needs_a_person": bool(found.concerns)}
+    show(result, text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
@@ -63,8 +62,7 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
         set_: SetOption = None,
         shard: ShardOption = None,
         retry_failed: Annotated[
-            bool,
-            typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them."),
+            bool, Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
         ] = False,
     ) -> None:
         _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
@@ -84,10 +82,8 @@ extract = _chain_verb("extract", does, "whitening", "features", "training_views"
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train with this many seeds; prints mean and spread.")
-    ] = 1,
+    run: Annotated[str, Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
+    seeds: Annotated[int, Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
@@ -104,12 +100,8 @@ def train(
 
 def verify(
     config: ConfigOption,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
-    ] = False,
-    videos: Annotated[
-        bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
-    ] = True,
+    repair: Annotated[bool, Option("--repair", help="Make what is damaged again, with these settings.")] = False,
+    videos: Annotated[bool, Option("--videos/--no-videos", help="Also read fetched and generated videos.")] = True,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
     from hapvr import upkeep
@@ -130,10 +122,10 @@ def verify(
 
 def forget(
     config: ConfigOption,
-    video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
+    video_ids: Annotated[list[str] | None, Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
     set_: SetOption = None,
-    offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
+    offline: Annotated[str, Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    yes: Annotated[bool, Option("--yes", help="Do it; without, say what would go.")] = False,
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
     from hapvr.steps import forget as step
@@ -154,10 +146,10 @@ def forget(
 
 @features.command("import")
 def import_features(
-    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
-    out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
-    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
-    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    file: Annotated[Path, Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str, Option(help="The data root that gets features/NAME-00000, ...")],
+    name: Annotated[str, Option(help="What the shards are called.")] = "imported",
+    fps: Annotated[float, Option(help="Frames per second of the features.")] = 1.0,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.data.filesystem import DataRoot
@@ -197,7 +189,8 @@ def _run_steps(project: Project, names: Sequence[str], wanted: list[str] | None,
                 else:
                     made = {step.name: step.run(project, key, progress=progress, **options)}
             for name, result in made.items():
-                row, done, counts = {"step": name, "shard": key}, getattr(result, "done", True), ""
+                row: dict[str, Any] = {"step": name, "shard": key}
+                done, counts = getattr(result, "done", True), ""
                 if hasattr(result, "num_ok"):
                     row |= {"ok": result.num_ok, "failed": result.num_failed, "rows": result.num_rows}
                     counts = f": {result.num_ok} videos, {result.num_failed} failed, {result.num_rows} rows"

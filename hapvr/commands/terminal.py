@@ -49,10 +49,7 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
 IndexModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model", help="Where the index's model is, if not where the index says: a bundle folder or a models:/ name."
-    ),
+    str | None, typer.Option("--model", help="A bundle folder or a models:/ name, if it is not where the index says.")
 ]
 
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -155,17 +152,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def open_project(config: Path, set_: list[str] | None = None) -> Project:
-    """The project of a configuration, with the values of `--set key=value` options, which are read as YAML."""
-    from hapvr.config_file import read_value
+    """The project of a configuration, with the values of `--set`."""
+    from hapvr.config_file import read_overrides
     from hapvr.steps.project import Project
 
-    overrides: dict[str, Any] = {}
-    for value in set_ or []:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
-        overrides[key] = read_value(text, what=f"--set {key}:")
-    return Project.open(config, overrides=overrides)
+    return Project.open(config, overrides=read_overrides(set_ or []))
 
 
 @contextmanager
