@@ -107,7 +107,7 @@ CHAIN: Mapping[str, Step] = {step.name: step for step in _STEPS}
 """All steps by name, each after its inputs."""
 
 JOBS: Mapping[Job, tuple[Step, ...]] = {
-    job: tuple(step for step in _STEPS if step.job == job) for job in dict.fromkeys(step.job for step in _STEPS)
+    step.job: tuple(one for one in _STEPS if one.job == step.job) for step in _STEPS
 }
 """The steps of every job, in the order in which jobs are needed."""
 

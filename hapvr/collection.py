@@ -54,18 +54,14 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """
     root = root.resolve()
     if root.suffix in (".yaml", ".yml"):
-        raise ArgumentError(
-            f"{root} is a configuration, whose videos its `sources` name; for a collection name a data root with --data"
-        )
+        raise ArgumentError(f"{root} is a configuration; name the data root of a collection with --data")
     added = [_checked(root, folder) for folder in folders]
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
     with FileLock(root / f".{COLLECTION_FILE}.lock"):
         if not file.is_file():
             if any(root.glob("*/")):
-                raise ArgumentError(
-                    f"--data {root}: this data root is of another configuration; name that with --config, or another folder"
-                )
+                raise ArgumentError(f"--data {root} is of another configuration; name that, or another folder")
             made: dict[str, Any] = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root)}
             for part in ("backbone", "teacher"):
                 made[part] = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
@@ -136,9 +132,7 @@ def _checked(root: Path, folder: Path) -> Path:
         raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
     folder = folder.resolve()
     if folder == root or root in folder.parents or folder in root.parents:
-        raise ArgumentError(
-            f"{folder} and the data root {root} lie in each other; choose a data root elsewhere with --data"
-        )
+        raise ArgumentError(f"{folder} and the data root {root} lie in each other; choose another with --data")
     scan_folder(folder, source="videos")
     return folder
 

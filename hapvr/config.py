@@ -210,19 +210,15 @@ class Config(Settings):
         """What does not go together, and what may not stop Dagster's definitions."""
         network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            yield (
-                f"features.pooled is made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}; "
-                "set backbone.descriptor: regions, or features.pooled: false"
-            )
+            made = f"made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}"
+            yield f"features.pooled is {made}; set backbone.descriptor: regions, or features.pooled: false"
         lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 yield f"{what} names must differ, repeated: {', '.join(repeated)}"
         if needs_extras(network) and not self.features.pooled:
-            yield (
-                "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors; set "
-                "features.pooled: true, or train.network.distractor_discrimination: false"
-            )
+            said = "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors"
+            yield f"{said}; set features.pooled: true, or train.network.distractor_discrimination: false"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
         if network.family != "similarity" and self.train.num_processes > 1:

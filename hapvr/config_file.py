@@ -126,16 +126,13 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"config: {str(path)!r:.200} is not readable YAML ({problem}); configs/ has examples"
-        ) from error
+        said = f"is not readable YAML ({problem}); configs/ has examples"
+        raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(
-            f"config: {path} must hold a mapping of sections, and extends in it a path relative to this file, or a list of "
-            f"paths; got {data if extends is None else extends!r:.120}"
-        )
+        wanted = "a mapping of sections, and extends in it a path relative to this file, or a list of paths"
+        raise ConfigError(f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}")
     merged: dict[str, Any] = {}
     for base in bases:
         merged = _merge(merged, _read_extended(path.parent / base, read))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hapvr.chain import StepStatus, chain_status
-from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
@@ -68,8 +67,14 @@ class Health:
 
 def health(project: Project) -> Health:
     """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
-    root = project.root
-    run, failure, failed_s = _last_failure(root)
+    from hapvr.steps.training import MODELS
+    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
+
+    root, run, failure, failed_s = project.root, "", "", 0.0
+    # of the training that was begun last
+    runs = list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []
+    if runs and (file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)).is_file():
+        run, failure, failed_s = file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
     found = Health(
         steps=chain_status(project),
         files=lost_files(project),
@@ -100,9 +105,8 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
         if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model
             said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
-            yield Concern(
-                "index_old", "index/{name}/{since}".format(**champion), f"{said}; `hapvr index update` says why"
-            )
+            key = f"index/{champion['name']}/{champion['since']}"
+            yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
     if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
         yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)
@@ -124,15 +128,3 @@ def _champion(project: Project) -> dict[str, str] | None:
             decision = tags.get(versions.REASON_TAG, "")
             return {"name": f"models:/{name}/{found.version}", "since": since, "decision": decision}
     return None
-
-
-def _last_failure(root: DataRoot) -> tuple[str, str, float]:
-    """Run, what was said, and when, of the training that was begun last, if it has failed; else empty."""
-    from hapvr.steps.training import MODELS
-    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
-
-    if folders := list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []:
-        file = max(folders, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
-        if file.is_file():
-            return file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
-    return "", "", 0.0

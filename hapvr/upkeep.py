@@ -104,9 +104,8 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     """Make again what is damaged, in the order of the chain; returns all checks, with what came of it."""
     root = project.root
     # files that a killed repair had set aside return to their places where nothing replaced them
-    for info in root.filesystem.get_file_info(
-        pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
-    ):
+    aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
+    for info in root.filesystem.get_file_info(aside):
         name = info.path.partition(f"/{ASIDE}/")[2]
         if info.type == pafs.FileType.File and not root.exists(name):
             _move(root, f"{ASIDE}/{name}", name)

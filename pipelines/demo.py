@@ -132,9 +132,8 @@ def print_summary(project: Project, console: Console) -> None:
     for name in project.config.evaluation.benchmarks:
         data = stored_scores(project, trained_run(project), name)
         rows, means = data["results"], data["target_means"]
-        table = Table(
-            title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of the others, in %"
-        )
+        policy = project.config.evaluation.policy
+        table = Table(title=f"{name} (policy {policy}): mAP of *SR, micro-AP of the others, in %")
         table.add_column("")
         for task in (*next(iter(rows.values()))["metrics"], "mean"):
             table.add_column(task, justify="right")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, NoReturn
 
 import psutil
 import yaml
@@ -26,9 +26,6 @@ from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
 from pipelines.resources import CHECKOUT, config_path, open_project
-
-if TYPE_CHECKING:
-    from hapvr.steps.project import Project
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -141,15 +138,6 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
 
 
-def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
-    """An MLflow server over the project's own database and artifacts."""
-    artifacts = project.root.local_path("mlflow/artifacts")
-    artifacts.mkdir(parents=True, exist_ok=True)
-    stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
-    # One process is enough for one machine; MLflow would start four.
-    start(sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1", *stores)
-
-
 def _local_page(host: str, port: int) -> str:
     """The address at which this machine reaches a server that listens on `host`."""
     return f"http://{LOOPBACK if host in ('0.0.0.0', '::') else host}:{port}"
@@ -210,7 +198,12 @@ def _serve(options: argparse.Namespace) -> NoReturn:
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:
         if not project.config.tracking.uri:
-            _start_mlflow(start, project, host=host, port=options.mlflow_port)
+            artifacts = project.root.local_path("mlflow/artifacts")
+            artifacts.mkdir(parents=True, exist_ok=True)
+            stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
+            # One process is enough for one machine; MLflow would start four.
+            server = ("server", "--host", host, "--port", str(options.mlflow_port), "--workers", "1")
+            start(sys.executable, "-m", "mlflow", *server, *stores)
         search = ["serve", "--config", config_path(), "--host", host, "--port", str(options.search_port)]
         search += ["--allow-remote"] if options.allow_remote else []
         start(Path(sys.executable).parent / "hapvr", *search)

@@ -21,20 +21,14 @@ if TYPE_CHECKING:
 
 def evaluate(
     benchmark: Annotated[str, Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
-    similarities: Annotated[
-        Path | None, Option(help="Parquet: query_id, reference_id, similarity; given alone.")
-    ] = None,
+    similarities: Annotated[Path | None, Option(help="Parquet: query_id, reference_id, similarity.")] = None,
     features: Annotated[str | None, Option(help="A data root; scored with --model.")] = None,
-    model: Annotated[
-        str | None, Option(help="A models:/ name, a bundle or network folder, or a published .pth.")
-    ] = None,
+    model: Annotated[str | None, Option(help="A models:/ name, a bundle or network, or a published .pth.")] = None,
     tracking_uri: TrackingOption = "",
     out: Annotated[Path | None, Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
-        Option(
-            metavar="SOURCE", help="Also: scores less a query's similarity to this source, which shows none of them."
-        ),
+        Option(metavar="SOURCE", help="Also: scores less a query's similarity to this source, which shows no query."),
     ] = None,
     policy: Annotated[Literal["official", "strict"], Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
@@ -46,10 +40,8 @@ def evaluate(
 
     scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
-        raise ArgumentError(
-            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
-            "go"
-        )
+        both = "both --features DIR and --model MODEL, with which --out and --normalize go"
+        raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
     definition = load_definition(benchmark)
     title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:

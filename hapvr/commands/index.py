@@ -12,9 +12,7 @@ from hapvr.commands import terminal
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, show
 
 app = Verbs(name="index", no_args_is_help=True, help="The index of the collection, which searches use.")
-ModelOption = Annotated[
-    str | None, Option("--model", help="A models:/ name, a bundle or network folder. Default: the project's champion.")
-]
+ModelOption = Annotated[str | None, Option("--model", help="A models:/ name or a folder. Default: the champion.")]
 
 
 @app.command("add")

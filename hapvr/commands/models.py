@@ -54,9 +54,7 @@ def import_(
     out: Annotated[Path, Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
     dims: Annotated[int | None, Option(help="Values per region, where the tensors do not tell; of a PCA.")] = None,
     symmetric_chamfer: Annotated[bool, Option("--symmetric-chamfer", help="It is ViSiL_sym, not ViSiL_v.")] = False,
-    pca: Annotated[
-        bool, Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
-    ] = False,
+    pca: Annotated[bool, Option("--pca", help="Make the file's PCA (mean, d, V, or VVS's) the whitening.")] = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot

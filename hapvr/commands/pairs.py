@@ -13,9 +13,7 @@ from hapvr.commands.terminal import ConfigOption, Verbs, open_project, show
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
 
-app = Verbs(
-    name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files."
-)
+app = Verbs(name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept by the content of the files.")
 VideoArgument = Annotated[str, Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 
@@ -56,9 +54,8 @@ def list_(
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()
-    lines = [
-        f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}  ({row.by})" for row in rows
-    ]
+    said = [f"{row.since}  {row.verdict.replace('_', '-'):<11}" for row in rows]
+    lines = [f"{what}  {' - '.join(row.names)}  ({row.by})" for what, row in zip(said, rows, strict=True)]
     show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
 
 

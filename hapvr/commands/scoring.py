@@ -46,7 +46,7 @@ def score(
     tracking_uri: TrackingOption = "",
     segments: Annotated[bool, Option("--segments", help="Also say which parts match, with their times.")] = False,
     precision: Annotated[
-        float, Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
+        float, Option(min=0.5, max=0.99, help="Share of true ones among matches.")
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,
@@ -87,9 +87,8 @@ def score(
         verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
         if prior is None:
             least = calibration.threshold(precision).similarity
-            verdicts += (
-                "; no similarity reaches it" if least is None else f": a match is a similarity from {least:+.4f} on"
-            )
+            from_ = "no similarity reaches it" if least is None else f"a match is a similarity from {least:+.4f} on"
+            verdicts += f": {from_}"
     lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
     lines += [f"warning  {scorer.warning}"] if scorer.warning else []
     lines += [line for pair in pairs for line in _lines(pair)]

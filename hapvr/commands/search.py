@@ -28,16 +28,12 @@ if TYPE_CHECKING:
 
 OUT_SUFFIXES = (".csv", ".parquet")
 TASKS_SUFFIX = ".label-studio.json"
-OutOption = Annotated[
-    Path | None, Option(help=f"Also write rows to a .csv or .parquet file, or pairs as tasks to NAME{TASKS_SUFFIX}.")
-]
+OutOption = Annotated[Path | None, Option(help=f"Also write a .csv, a .parquet, or tasks to NAME{TASKS_SUFFIX}.")]
 
 
 def search(
     config: ConfigOption,
-    queries: Annotated[
-        list[str] | None, Argument(help="Videos or pictures: files, http(s) URLs, folders, or .txt lists of these.")
-    ] = None,
+    queries: Annotated[list[str] | None, Argument(help="Videos, pictures: files, URLs, folders, .txt lists.")] = None,
     ids: Annotated[list[str] | None, Option("--id", help="A video of the collection as a query, by its id.")] = None,
     top: Annotated[int, Option(help="Matches per query, at most.")] = DEFAULT_TOP,
     at: Annotated[float | None, Option(help="Only what the query shows at this second.")] = None,
@@ -80,9 +76,8 @@ def search(
     searcher = Searcher.open(open_project(config, set_), model=model)
     # a person who types an address may fetch it
     read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})))
-    asked = [(name, partial(read, name)) for name in names] + [
-        (one, partial(searcher.read_id, one)) for one in ids or []
-    ]
+    asked = [(name, partial(read, name)) for name in names]
+    asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
         found = [explain(searcher, query(), explained, options) for _, query in asked]
         values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
@@ -104,12 +99,8 @@ def search(
 def duplicates(
     config: ConfigOption,
     pairs: Annotated[bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")] = False,
-    between: Annotated[
-        tuple[str, str] | None, Option(metavar="A B", help="Only what ids that begin with A share with those with B.")
-    ] = None,
-    plan: Annotated[
-        Path | None, Option(help="Also write what could be kept, linked or moved to a .json, .csv or .sh file.")
-    ] = None,
+    between: Annotated[tuple[str, str] | None, Option(help="Ids that begin so, with those that begin so.")] = None,
+    plan: Annotated[Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
@@ -217,9 +208,7 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     host: Annotated[str, Option(help="The address to listen on.")] = "127.0.0.1",
     allow_remote: Annotated[bool, Option("--allow-remote", help="Really listen where others reach it.")] = False,
-    token_file: Annotated[
-        Path | None, Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
-    ] = None,
+    token_file: Annotated[Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -263,9 +252,8 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
 
     if answer.error:
         return [f"failed   {answer.query}: {answer.error}"]
-    lines = [
-        f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
-    ]
+    compared = f"compared with {answer.compared} of {answer.videos} videos"
+    lines = [f"query    {answer.query} ({clock(answer.seconds)}), {compared}"]
     holds = ""
     if answer.precision is not None and answer.prior is not None:
         holds = f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the pairs match"

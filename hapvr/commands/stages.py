@@ -32,9 +32,8 @@ def run(
     from hapvr.chain import CHAIN
 
     if step not in CHAIN or step == "similarity_model":
-        raise ArgumentError(
-            f"{step!r:.80} is not a step that runs here; the steps are {', '.join(CHAIN)}; `hapvr train` trains"
-        )
+        steps = f"the steps are {', '.join(CHAIN)}; `hapvr train` trains"
+        raise ArgumentError(f"{step!r:.80} is not a step that runs here; {steps}")
     _run_steps(open_project(config, set_), [step], shard)
 
 
@@ -62,7 +61,7 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
         set_: SetOption = None,
         shard: ShardOption = None,
         retry_failed: Annotated[
-            bool, Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
+            bool, Option("--retry-failed", help="Again the failed videos of finished shards.")
         ] = False,
     ) -> None:
         _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
