@@ -54,8 +54,7 @@ def list_(
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()
-    said = [f"{row.since}  {row.verdict.replace('_', '-'):<11}" for row in rows]
-    lines = [f"{what}  {' - '.join(row.names)}  ({row.by})" for what, row in zip(said, rows, strict=True)]
+    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})" for row in rows]
     show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
 
 
