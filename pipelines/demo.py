@@ -104,7 +104,7 @@ def _run_jobs(
 ) -> None:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
     from hapvr import chain
-    from pipelines.jobs import ON_REQUEST
+    from pipelines.automation import ON_REQUEST
 
     jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
     for number, (job, steps) in enumerate(jobs.items(), start=1):
