@@ -168,10 +168,8 @@ def main() -> int:
 
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
-        parser.error(
-            f"--host {host}: others could reach this address, and no server asks who is there; "
-            f"leave it at {LOOPBACK}, or add --allow-remote"
-        )
+        said = "others could reach this address, and no server asks who is there"
+        parser.error(f"--host {host}: {said}; leave it at {LOOPBACK}, or add --allow-remote")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are ended below
     if options.allow_remote:
         os.environ["HAPVR_ANY_HOST"] = "1"

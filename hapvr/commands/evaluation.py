@@ -28,7 +28,7 @@ def evaluate(
     out: Annotated[Path | None, Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
-        Option(metavar="SOURCE", help="Also: scores less a query's similarity to this source, which shows no query."),
+        Option(metavar="SOURCE", help="Also normalise by the similarity to this source, which shows no query."),
     ] = None,
     policy: Annotated[Literal["official", "strict"], Option(help="What missing videos count as.")] = "strict",
     bootstrap: Annotated[int, Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,

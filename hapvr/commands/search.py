@@ -99,7 +99,7 @@ def search(
 def duplicates(
     config: ConfigOption,
     pairs: Annotated[bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")] = False,
-    between: Annotated[tuple[str, str] | None, Option(help="Ids that begin so, with those that begin so.")] = None,
+    between: Annotated[tuple[str, str] | None, Option(metavar="A B", help="Only what ids A... share with B...")] = None,
     plan: Annotated[Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
