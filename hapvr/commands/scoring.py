@@ -46,7 +46,7 @@ def score(
     tracking_uri: TrackingOption = "",
     segments: Annotated[bool, Option("--segments", help="Also say which parts match, with their times.")] = False,
     precision: Annotated[
-        float, Option(min=0.5, max=0.99, help="Share of true ones among matches.")
+        float, Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,

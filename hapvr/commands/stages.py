@@ -60,9 +60,7 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
         config: ConfigOption,
         set_: SetOption = None,
         shard: ShardOption = None,
-        retry_failed: Annotated[
-            bool, Option("--retry-failed", help="Again the failed videos of finished shards.")
-        ] = False,
+        retry_failed: Annotated[bool, Option("--retry-failed", help="Try only failed videos again.")] = False,
     ) -> None:
         _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
 

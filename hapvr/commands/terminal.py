@@ -48,7 +48,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
-IndexModelOption = Annotated[str | None, typer.Option("--model", help="The index's model, if not where it says.")]
+IndexModelOption = Annotated[str | None, typer.Option("--model", help="The index's model, if it is not at its place.")]
 
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
