@@ -8,6 +8,7 @@ A step is done where the fingerprint that it stored equals that of its settings,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -106,7 +107,7 @@ CHAIN: Mapping[str, Step] = {step.name: step for step in _STEPS}
 """All steps by name, each after its inputs."""
 
 JOBS: Mapping[Job, tuple[Step, ...]] = {
-    job: tuple(step for step in _STEPS if step.job == job) for job in dict.fromkeys(step.job for step in _STEPS)
+    step.job: tuple(one for one in _STEPS if one.job == step.job) for step in _STEPS
 }
 """The steps of every job, in the order in which jobs are needed."""
 
@@ -152,10 +153,9 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
 def _champion(project: Project) -> SearchModel | None:
     from hapvr.steps.search_model import search_model
 
-    try:
+    with suppress(DataError):
         return search_model(project)
-    except DataError:
-        return None
+    return None
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,6 @@ import typer
 from hapvr import __version__
 from hapvr.commands import evaluation, index, models, pairs, scoring, search, stages, terminal
 
-GROUPS = {
-    "benchmarks": evaluation.app,
-    "features": stages.features,
-    "index": index.app,
-    "models": models.app,
-    "pairs": pairs.app,
-}
 VERBS = (
     scoring.score,
     search.search,
@@ -40,9 +33,9 @@ VERBS = (
 )
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-for name, group in GROUPS.items():
+for group in (evaluation.app, stages.features, index.app, models.app, pairs.app):
     group.callback()(lambda: None)  # without one, a group of one verb would be that verb
-    app.add_typer(group, name=name)
+    app.add_typer(group)
 for verb in VERBS:
     app.command()(verb)
 
@@ -79,7 +72,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as ended:
-        if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and not terminal.call_began():
+        if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and terminal.printing_json.get() is None:
             message = "this call is not understood; standard error says why"
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
         raise

@@ -27,25 +27,13 @@ from hapvr.files import write_atomic
 from hapvr.progress import Progress
 from hapvr.steps.baseline import ensure_baseline, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
-from hapvr.steps.search_model import SearchModel, search_model
+from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import inspected_videos
 from hapvr.video.sources import scan_folder
 
-DEFAULTS: dict[str, Any] = {
-    "shard_videos": 64,
-    **{
-        part: {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
-        for part in ("backbone", "teacher")
-    },
-    "whitening": {"dims": 256, "max_regions": 20_000},
-}
-"""What a new collection is made with; its file can be edited afterwards."""
-
 FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
-
-Bar = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
@@ -66,19 +54,18 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """
     root = root.resolve()
     if root.suffix in (".yaml", ".yml"):
-        raise ArgumentError(
-            f"{root} is a configuration, whose videos its `sources` name; for a collection name a data root with --data"
-        )
+        raise ArgumentError(f"{root} is a configuration; name the data root of a collection with --data")
     added = [_checked(root, folder) for folder in folders]
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
     with FileLock(root / f".{COLLECTION_FILE}.lock"):
         if not file.is_file():
             if any(root.glob("*/")):
-                raise ArgumentError(
-                    f"--data {root}: this data root is of another configuration; name that with --config, or another folder"
-                )
-            made = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root), **DEFAULTS}
+                raise ArgumentError(f"--data {root} is of another configuration; name that, or another folder")
+            made: dict[str, Any] = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root)}
+            for part in ("backbone", "teacher"):
+                made[part] = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
+            made |= {"shard_videos": 64, "whitening": {"dims": 256, "max_regions": 20_000}}
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
         stored = root / FOLDERS_FILE
         sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
@@ -87,17 +74,23 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 continue
             if (moved := _moved(root, sources, folder)) is not None:
                 moved["path"] = str(folder)
-            else:
-                name = _name(folder, {source["name"] for source in sources})
-                sources.append({"kind": "folder", "name": name, "path": str(folder)})
+                continue
+            base = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
+            names, taken = chain([base], (f"{base}-{number}" for number in count(2))), [one["name"] for one in sources]
+            name = next(name for name in names if name not in taken)
+            sources.append({"kind": "folder", "name": name, "path": str(folder)})
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
         _write(stored, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
     return Project.open(root)
 
 
-def update_collection(project: Project, bar: Bar) -> Collection:
-    """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone."""
+def update_collection(project: Project, bar: Callable[[str], AbstractContextManager[Progress]]) -> Collection:
+    """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone.
+
+    The model is the project's champion, at first the untrained baseline; where torch or MLflow is not installed, the baseline
+    in its folder. bar: shows the progress of what it is given the name of.
+    """
 
     def run(name: str, **options: Any) -> Any:
         made, step = None, CHAIN[name]
@@ -114,7 +107,11 @@ def update_collection(project: Project, bar: Bar) -> Collection:
         reasons = ", ".join(f"{row['video_id']} ({row['reason']})" for row in videos[:5])
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
     with bar("edits for the calibration") as progress:
-        model = _baseline(project, progress)
+        if is_installed("torch") and is_installed("sqlalchemy"):
+            ensure_baseline(project, progress=progress)
+            model = search_model(project)
+        else:
+            model = search_model(project, str(local_baseline(project, progress=progress)))
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
     calibrated, groups = Searcher.open(project).evidence is not None, []
@@ -123,14 +120,6 @@ def update_collection(project: Project, bar: Bar) -> Collection:
         groups = run("duplicate_groups")
     number = len({member.group for member in groups})
     return Collection(videos, number, len(groups) - number, calibrated)
-
-
-def _baseline(project: Project, progress: Progress) -> SearchModel:
-    """The project's champion, at first the untrained baseline; where torch or MLflow is not installed, that in its folder."""
-    if is_installed("torch") and is_installed("sqlalchemy"):
-        ensure_baseline(project, progress=progress)
-        return search_model(project)
-    return search_model(project, str(local_baseline(project, progress=progress)))
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
@@ -143,9 +132,7 @@ def _checked(root: Path, folder: Path) -> Path:
         raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
     folder = folder.resolve()
     if folder == root or root in folder.parents or folder in root.parents:
-        raise ArgumentError(
-            f"{folder} and the data root {root} lie in each other; choose a data root elsewhere with --data"
-        )
+        raise ArgumentError(f"{folder} and the data root {root} lie in each other; choose another with --data")
     scan_folder(folder, source="videos")
     return folder
 
@@ -163,9 +150,3 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
             if file.is_file() and file.stat().st_size == row["num_bytes"]:
                 return source
     return None
-
-
-def _name(folder: Path, taken: set[str]) -> str:
-    """A source name made of the folder's."""
-    name = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
-    return next(one for one in chain([name], (f"{name}-{number}" for number in count(2))) if one not in taken)

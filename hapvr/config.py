@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
@@ -35,24 +35,16 @@ class OptimizerConfig(Settings):
     floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
 
 
-SECTION_FAMILIES = {"objective": "similarity", "contrast": "tca"}
-"""The sections of `train` that only one family reads."""
-EXECUTION_KEYS = frozenset({"data_workers"})
-"""Keys of `train` that say how the work is done and do not determine the weights."""
-
-
 class TrainConfig(Settings):
     """One training run (HAP-VR section 4). The objective is that of the similarity network, the contrast that of TCA."""
 
     steps: Annotated[int, Field(ge=1)] = 30_000
     batch_videos: Annotated[int, Field(ge=2)] = 64
     seed: int = 0
-    num_processes: Annotated[int, Field(ge=1)] = Field(
-        default=1, description="processes that share a batch, whose clips are all compared with each other"
+    num_processes: int = Field(
+        default=1, ge=1, description="processes that share a batch, whose clips are all compared with each other"
     )
-    data_workers: Annotated[int, Field(ge=0)] = Field(
-        default=2, description="processes that read views ahead of training"
-    )
+    data_workers: int = Field(default=2, ge=0, description="processes that read views ahead of training")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     source: Literal["cached_views", "online"] = Field(
         default="cached_views",
@@ -73,34 +65,25 @@ class TrainConfig(Settings):
         description="ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; "
         "false: random ones, as in the papers",
     )
-    validate_every_steps: Annotated[int, Field(ge=1)] = Field(
-        default=1000, description="between two validations, each with a checkpoint"
-    )
+    validate_every_steps: int = Field(default=1000, ge=1, description="between two validations, each with a checkpoint")
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     contrast: ContrastSettings = ContrastSettings()
     optimizer: OptimizerConfig = OptimizerConfig()
 
-    @model_validator(mode="after")
-    def _check(self) -> TrainConfig:
-        if self.batch_videos % self.num_processes:
-            raise ValueError(
-                f"batch_videos {self.batch_videos} must be a multiple of num_processes {self.num_processes}"
-            )
-        return self
-
     def identity_fields(self) -> dict[str, Any]:
         """What determines the weights; the other keys may change when a run continues."""
-        unused = {section for section, family in SECTION_FAMILIES.items() if family != self.network.family}
-        return self.model_dump(mode="json", exclude={*EXECUTION_KEYS, *unused})
+        only_of = {"objective": "similarity", "contrast": "tca"}
+        unused = {section for section, family in only_of.items() if family != self.network.family}
+        return self.model_dump(mode="json", exclude={"data_workers", *unused})
 
 
 class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server."""
 
     uri: str | None = None
-    registered_model: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = Field(
-        default="hapvr", description="also the name of the experiment that has the runs"
+    registered_model: str = Field(
+        default="hapvr", pattern=r"^[A-Za-z0-9_-]+$", description="also the name of the experiment that has the runs"
     )
     onnx: bool = Field(
         default=True,
@@ -131,8 +114,8 @@ class WatchList(Settings):
 
     name: SourceName
     path: str = Field(description="a folder of videos and pictures, or a text file with a path in each line")
-    min_probability: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.9, description="of a match; what people marked as one counts in any case"
+    min_probability: float = Field(
+        default=0.9, gt=0, le=1, description="of a match; what people marked as one counts in any case"
     )
 
 
@@ -171,9 +154,7 @@ class AutomationConfig(Settings):
     """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
 
     enabled: bool = Field(default=False, description="start with all schedules and sensors on")
-    watch_every_s: Annotated[int, Field(ge=5)] = Field(
-        default=300, description="how often sources are looked at for new videos"
-    )
+    watch_every_s: int = Field(default=300, ge=5, description="how often sources are looked at for new videos")
     retrain_cron: str = Field(default="0 3 * * 0", description="when to re-train whatever has arrived")
     timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
     retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
@@ -187,20 +168,6 @@ class AutomationConfig(Settings):
         default={},
         description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
     )
-
-    @field_validator("retrain_cron")
-    @classmethod
-    def _check_cron(cls, cron: str) -> str:
-        if _CRON.fullmatch(cron) is None:
-            raise ValueError("wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0")
-        return cron
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, name: str) -> str:
-        if name != "UTC" and name not in available_timezones():
-            raise ValueError("not a time zone of this machine; wanted a name such as UTC or Europe/Berlin")
-        return name
 
 
 class Config(Settings):
@@ -250,30 +217,35 @@ class Config(Settings):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """What does not go together."""
+        """What does not go together, and what may not stop Dagster's definitions."""
         network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            yield (
-                f"features.pooled is made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}; "
-                "set backbone.descriptor: regions, or features.pooled: false"
-            )
+            made = f"made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}"
+            yield f"features.pooled is {made}; set backbone.descriptor: regions, or features.pooled: false"
         lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 yield f"{what} names must differ, repeated: {', '.join(repeated)}"
         if needs_extras(network) and not self.features.pooled:
-            yield (
-                "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors; set "
-                "features.pooled: true, or train.network.distractor_discrimination: false"
-            )
+            said = "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors"
+            yield f"{said}; set features.pooled: true, or train.network.distractor_discrimination: false"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
         if self.train.part_rate and (network.family != "similarity" or self.train.repeat_short_clips):
             yield "train.part_rate: only the similarity network trains on parts, and with repeat_short_clips: false; set it to 0"
         if network.family != "similarity" and self.train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
+        if self.train.batch_videos % self.train.num_processes:
+            yield f"train.batch_videos {self.train.batch_videos} must be a multiple of num_processes {self.train.num_processes}"
         if validation in self.evaluation.benchmarks:
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
+        cron, zone = self.automation.retrain_cron, self.automation.timezone
+        if _CRON.fullmatch(cron) is None:
+            said = "wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
+            yield f"automation.retrain_cron: {said} (got {cron!r:.120})"
+        if zone != "UTC" and zone not in available_timezones():
+            said = "not a time zone of this machine; wanted a name such as UTC or Europe/Berlin"
+            yield f"automation.timezone: {said} (got {zone!r:.120})"
 
 
 def digest(*settings: Settings) -> str:

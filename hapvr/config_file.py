@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,8 @@ from hapvr.model.settings import family_of
 from hapvr.settings import explain
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-FAMILY_KEY = "train.network.family"
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
-MAX_ALIASES = 16
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,8 +30,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.aliases += self.check_event(yaml.AliasEvent)
-        if self.aliases > MAX_ALIASES:
-            raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases (*); write the values out")
+        if self.aliases > 16:
+            raise yaml.YAMLError("more than 16 aliases (*); write the values out")
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> Any:
@@ -55,18 +53,27 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     """
     data = _read_extended(path, [])
     # A family comes first, because it drops the settings of another one.
-    for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(FAMILY_KEY)):
+    for key, value in sorted((overrides or {}).items(), key=lambda item: item[0] != "train.network.family"):
         _set(data, key, value)
     return parse_config(data, origin=str(path))
 
 
-def read_value(text: str, *, what: str) -> Any:
-    """One value as YAML. `what` names it in messages. Raises ConfigError; quotes make text of anything."""
-    try:
-        return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{what} {text!r:.120}: not a YAML value ({problem}); put quotes around text") from error
+def read_overrides(values: Iterable[str]) -> dict[str, Any]:
+    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make text of anything.
+
+    Raises ConfigError.
+    """
+    overrides = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
+        try:
+            overrides[key] = yaml.load(text, _Loader)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            said = f"not a YAML value ({' '.join(str(error).split())[:200]}); put quotes around text"
+            raise ConfigError(f"--set {key}: {text!r:.120}: {said}") from error
+    return overrides
 
 
 def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
@@ -119,16 +126,13 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
-        raise ConfigError(
-            f"config: {str(path)!r:.200} is not readable YAML ({problem}); configs/ has examples"
-        ) from error
+        said = f"is not readable YAML ({problem}); configs/ has examples"
+        raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ConfigError(
-            f"config: {path} must hold a mapping of sections, and extends in it a path relative to this file, or a list of "
-            f"paths; got {data if extends is None else extends!r:.120}"
-        )
+        wanted = "a mapping of sections, and extends in it a path relative to this file, or a list of paths"
+        raise ConfigError(f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}")
     merged: dict[str, Any] = {}
     for base in bases:
         merged = _merge(merged, _read_extended(path.parent / base, read))
@@ -139,18 +143,12 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` or `family` replace."""
     merged = dict(base)
     for key, value in data.items():
-        before = base.get(key)
-        if isinstance(before, dict) and isinstance(value, dict) and _is_alike(before, value):
-            merged[key] = _merge(before, value)
-        else:
-            merged[key] = value
+        before, merged[key] = base.get(key), value
+        if isinstance(before, dict) and isinstance(value, dict):
+            same_family = "family" not in value or value["family"] == family_of(before)
+            if same_family and value.get("source") in (None, before.get("source")):
+                merged[key] = _merge(before, value)
     return merged
-
-
-def _is_alike(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether a section goes on with the one before it: it names no source and no family, or the same ones."""
-    same_family = "family" not in value or value["family"] == family_of(before)
-    return same_family and value.get("source") in (None, before.get("source"))
 
 
 def _set(data: dict[str, Any], key: str, value: Any) -> None:

@@ -85,9 +85,8 @@ def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
     except Exception as error:
         if not any(said in str(error) for said in FULL_DISK):
             raise
-        raise DataError(
-            f"cannot write below {folder}: {error}. Free space or correct the permissions; {hint}"
-        ) from error
+        next_step = f"Free space or correct the permissions; {hint}"
+        raise DataError(f"cannot write below {folder}: {error}. {next_step}") from error
 
 
 def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from hapvr.chain import StepStatus, chain_status
-from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
@@ -45,35 +44,37 @@ class Health:
     free_bytes: int | None
     concerns: list[Concern]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"needs_a_person": bool(self.concerns)}
-
     def lines(self) -> list[str]:
         """What people read."""
         lost, usable = (sum(column) for column in zip(*self.files.values(), strict=True)) if self.files else (0, 0)
         failed = max((step.failed_videos for step in self.steps), default=0)
         missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
-        index, champion = self.index, self.champion
         minutes = "has not run here"
         if self.tick_s is not None:
             minutes = f"looked at the sources {(time.time() - self.tick_s) / 60:.0f} min ago"
-        return [
+        lines = [
             f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
-            "champion    " + ("{name} since {since}: {decision}".format(**champion) if champion else "none"),
-            f"search      {f'{index.model} answers since {index.since}' if index else 'no index'}",
+            "champion    " + ("{name} since {since}: {decision}".format(**self.champion) if self.champion else "none"),
+            f"search      {f'{self.index.model} answers since {self.index.since}' if self.index else 'no index'}",
             f"automation  {minutes}",
             f"webhook     {self.waiting} messages wait",
-            *([f"disk        {self.free_bytes / 1e9:.1f} GB free"] if self.free_bytes is not None else []),
-            *(f"NEEDS YOU   {one.text}" for one in self.concerns),
         ]
+        lines += [f"disk        {self.free_bytes / 1e9:.1f} GB free"] if self.free_bytes is not None else []
+        return lines + [f"NEEDS YOU   {one.text}" for one in self.concerns]
 
 
 def health(project: Project) -> Health:
     """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
-    root = project.root
-    run, failure, failed_s = _last_failure(root)
+    from hapvr.steps.training import MODELS
+    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
+
+    root, run, failure, failed_s = project.root, "", "", 0.0
+    # of the training that was begun last
+    runs = list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []
+    if runs and (file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)).is_file():
+        run, failure, failed_s = file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
     found = Health(
         steps=chain_status(project),
         files=lost_files(project),
@@ -92,13 +93,12 @@ def health(project: Project) -> Health:
 
 
 def _concerns(project: Project, found: Health) -> Iterator[Concern]:
-    config, now_s = project.config, time.time()
-    silence_s = max(3 * config.automation.watch_every_s, MIN_SILENCE_S)
-    if config.automation.enabled and found.tick_s is not None and now_s - found.tick_s > silence_s:
-        said = f"the automation has not looked at the sources for {(now_s - found.tick_s) / 60:.0f} minutes"
+    settings, champion, now_s = project.config.automation, found.champion, time.time()
+    silent_s = 0.0 if found.tick_s is None else now_s - found.tick_s
+    if settings.enabled and silent_s > max(3 * settings.watch_every_s, MIN_SILENCE_S):
+        said = f"the automation has not looked at the sources for {silent_s / 60:.0f} minutes"
         hint = "see `make ui` and the ticks of the sensor new_videos"
         yield Concern("automation_stopped", "automation", f"{said}; {hint}", lasting=True)
-    champion = found.champion
     # an alias that was set by hand in MLflow does not say since when
     if champion and champion["since"] and (found.index is None or found.index.model != champion["name"]):
         age_h = (now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()) / 3600
@@ -118,27 +118,13 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
 
 def _champion(project: Project) -> dict[str, str] | None:
     name = project.config.tracking.registered_model
-    try:
+    with suppress(HapvrError):
         client = mlflow_client(project.tracking_uri)
-        from hapvr.registry.versions import DECIDED_TAG, REASON_TAG, champion_of, version_tags
+        from hapvr.registry import versions
 
-        found = champion_of(client, name)
-        if found is None:
-            return None
-        tags = version_tags(client, name, found.version)
-    except HapvrError:
-        return None
-    since = tags.get(DECIDED_TAG, "").partition(" by ")[0]
-    return {"name": f"models:/{name}/{found.version}", "since": since, "decision": tags.get(REASON_TAG, "")}
-
-
-def _last_failure(root: DataRoot) -> tuple[str, str, float]:
-    """Run, what was said, and when, of the training that was begun last, if it has failed; else empty."""
-    from hapvr.steps.training import MODELS
-    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
-
-    if folders := list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []:
-        file = max(folders, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
-        if file.is_file():
-            return file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
-    return "", "", 0.0
+        if found := versions.champion_of(client, name):
+            tags = versions.version_tags(client, name, found.version)
+            since = tags.get(versions.DECIDED_TAG, "").partition(" by ")[0]
+            decision = tags.get(versions.REASON_TAG, "")
+            return {"name": f"models:/{name}/{found.version}", "since": since, "decision": decision}
+    return None

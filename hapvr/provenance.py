@@ -7,6 +7,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +17,6 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hapvr import __version__
-
-LIBRARIES = ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "lightning-fabric")
 
 
 @dataclass(frozen=True)
@@ -55,32 +54,26 @@ class Provenance:
     @staticmethod
     def from_json(text: str) -> Provenance:
         """Inverse of `to_json`. Raises ValueError or RecursionError for anything else."""
-        return _PROVENANCE.validate_python(json.loads(text))
-
-
-_PROVENANCE = TypeAdapter(Provenance)
+        return TypeAdapter(Provenance).validate_python(json.loads(text))
 
 
 @cache
 def environment() -> dict[str, str]:
     """Versions of this package, Python and the libraries that touch the data."""
     versions = {"hapvr": __version__, "python": platform.python_version()}
-    for library in LIBRARIES:
-        try:
+    for library in ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "lightning-fabric"):
+        with suppress(PackageNotFoundError):
             versions[library] = version(library)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
 def git_revision() -> str:
     """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of one."""
     describe, folder = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"], Path(__file__)
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(describe, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=20)
         return done.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
+    return "unknown"
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -37,8 +37,8 @@ class GateConfig(Settings):
     required_metrics: tuple[str, ...] = Field(
         default=(), description="metrics that must not get worse, as well as `parts`; none named: the target metrics"
     )
-    confidence: Annotated[float, Field(ge=0.5, lt=1)] = Field(
-        default=0.95, description="share of resamples that makes a difference count as real"
+    confidence: float = Field(
+        default=0.95, ge=0.5, lt=1, description="share of resamples that makes a difference count as real"
     )
     max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
 
@@ -49,30 +49,30 @@ class ServingConfig(Settings):
     A video, pair or request above a limit gives rows with an error.
     """
 
-    max_pairs: Annotated[int, Field(ge=1)] = Field(default=10_000, description="pairs of one request")
+    max_pairs: int = Field(default=10_000, ge=1, description="pairs of one request")
     max_frame_pairs: Annotated[int, Field(ge=1)] = Field(
         default=1_000_000_000, description="pairs of a query's and a reference's frame, of all pairs of one request"
     )
-    max_bytes: Annotated[int, Field(ge=1)] = Field(default=2_000_000_000, description="size of a video file")
-    max_frames: Annotated[int, Field(ge=1)] = Field(default=3600, description="sampled frames of a video")
-    video_timeout_s: Annotated[float, Field(gt=0)] = Field(default=120.0, description="for decoding one video")
-    request_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="for a whole request; none: as long as it takes, or as the model server allows"
+    max_bytes: int = Field(default=2_000_000_000, ge=1, description="size of a video file")
+    max_frames: int = Field(default=3600, ge=1, description="sampled frames of a video")
+    video_timeout_s: float = Field(default=120.0, gt=0, description="for decoding one video")
+    request_timeout_s: float | None = Field(
+        default=None, gt=0, description="for a whole request; none: as long as it takes, or as the model server allows"
     )
 
 
 class IndexSettings(Settings):
     """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a query looks at."""
 
-    min_indexed_rows: Annotated[int, Field(ge=64)] = Field(
-        default=50_000, description="a table with fewer rows is compared whole, which is exact"
+    min_indexed_rows: int = Field(
+        default=50_000, ge=64, description="a table with fewer rows is compared whole, which is exact"
     )
     code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
         default=3,
         description="bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set "
         "refine_factor to 4 or more",
     )
-    probed_lists: Annotated[int, Field(ge=1)] = Field(default=16, description="inverted lists that a query looks at")
+    probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: Annotated[int, Field(ge=0)] = Field(
         default=0,
         description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
@@ -84,11 +84,9 @@ class SearchSettings(Settings):
     """Search over the collection."""
 
     index: IndexSettings = IndexSettings()
-    candidates: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=100, description="videos that the network compares with a query"
-    )
-    min_duplicate_probability: Annotated[float, Field(ge=0.5, le=1)] = Field(
-        default=0.9, description="pairs of duplicates below it are stored, but neither shown nor grouped"
+    candidates: int = Field(default=100, ge=1, le=10_000, description="videos that the network compares with a query")
+    min_duplicate_probability: float = Field(
+        default=0.9, ge=0.5, le=1, description="pairs of duplicates below it are stored, but neither shown nor grouped"
     )
 
 

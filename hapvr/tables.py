@@ -101,9 +101,8 @@ def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
     for field in fields:
         places = table.schema.get_all_field_indices(field.name)
         if len(places) != 1 or table.schema.field(places[0]).type != field.type:
-            raise ValueError(
-                f"it has no one column {field.name} of type {field.type}: another version made it; delete it and run again"
-            )
+            wanted = f"column {field.name} of type {field.type}"
+            raise ValueError(f"it has no one {wanted}: another version made it; delete it and run again")
         if table.column(places[0]).null_count and not field.nullable:
             raise ValueError(f"its column {field.name} has rows without a value")
 

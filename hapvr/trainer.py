@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -74,9 +75,8 @@ def main() -> int:
     with ExitStack() as stack:
         progress: ProgressLog | None = None
         if fabric.is_global_zero:  # only the first rank may talk through Pipes
-            say: Callable[[str], object] = lambda text: sys.stderr.write(text + "\n")  # noqa: E731
-            if DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
-                say = stack.enter_context(open_dagster_pipes()).log.info
+            piped = DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ
+            say = stack.enter_context(open_dagster_pipes()).log.info if piped else partial(print, file=sys.stderr)
             progress = ProgressLog(settings.steps, say)
 
         def open_loggers(first_step: int) -> list[Logger]:

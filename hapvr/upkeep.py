@@ -29,12 +29,9 @@ from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha2
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import SCORER_FILE, load_bundle
-from hapvr.search.collection import CURRENT, current_index, read_blank, serving_index
-from hapvr.search.collection import FOLDER as SEARCH
+from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
-from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import read_marks
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
@@ -104,24 +101,27 @@ def check(root: DataRoot, name: str, key: str) -> FileCheck:
 
 def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
     """Make again what is damaged, in the order of the chain; returns all checks, with what came of it."""
-    _put_back(project.root)
+    root = project.root
+    # files that a killed repair had set aside return to their places where nothing replaced them
+    aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
+    for info in root.filesystem.get_file_info(aside):
+        name = info.path.partition(f"/{ASIDE}/")[2]
+        if info.type == pafs.FileType.File and not root.exists(name):
+            _move(root, f"{ASIDE}/{name}", name)
     broken = [one for one in checks if one.state != "ok"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-        results[one] = _repaired(project, one, KINDS[one.kind])
+        if (remake := KINDS[one.kind].remake) is None:
+            results[one] = replace(one, message=f"{one.message}. {KINDS[one.kind].advice}")
+        else:
+            try:
+                remake(project, one.key)
+                after = check(root, one.kind, one.key)
+                results[one] = replace(one, state="repaired") if after.state == "ok" else after
+            except HapvrError as error:
+                results[one] = replace(one, message=f"{one.message}. It could not be made again: {error}")
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
-
-
-def _repaired(project: Project, one: FileCheck, kind: Kind) -> FileCheck:
-    if kind.remake is None:
-        return replace(one, message=f"{one.message}. {kind.advice}")
-    try:
-        kind.remake(project, one.key)
-    except HapvrError as error:
-        return replace(one, message=f"{one.message}. It could not be made again: {error}")
-    after = check(project.root, one.kind, one.key)
-    return replace(one, state="repaired") if after.state == "ok" else after
 
 
 @contextmanager
@@ -151,16 +151,6 @@ def _move(root: DataRoot, name: str, target: str) -> None:
     root.delete(name)
 
 
-def _put_back(root: DataRoot) -> None:
-    """Files that a killed repair had set aside return to their places where nothing replaced them."""
-    selector = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
-    for info in root.filesystem.get_file_info(selector):
-        if info.type == pafs.FileType.File:
-            name = info.path.partition(f"/{ASIDE}/")[2]
-            if not root.exists(name):
-                _move(root, f"{ASIDE}/{name}", name)
-
-
 def _check_downloads(root: DataRoot, key: str) -> None:
     if damaged := damaged_files(root, key):
         raise DamagedError(f"{', '.join(map(str, damaged))} changed since it was fetched or made")
@@ -172,10 +162,7 @@ def _remake_downloads(project: Project, key: str) -> None:
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with (
-            suppress(DataError, FileNotFoundError),
-            _set_aside(root, path.relative_to(root.local).as_posix(), record),
-        ):
+        with suppress(DataError, FileNotFoundError), _set_aside(root, path.relative_to(root.local).as_posix(), record):
             _regenerate(project)
             CHAIN["videos"].run(project, key)
             path.stat()  # without it the record comes back, too
@@ -233,7 +220,7 @@ def _check_scores(root: DataRoot, key: str) -> None:
 
 def _remake_descriptors(project: Project, key: str) -> None:
     digest, shard = key.split("/")
-    if current_index(project.root).digest != digest:
+    if collection.current_index(project.root).digest != digest:
         raise DataError("it is of an earlier model, and is made again when that one answers again")
     with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
         CHAIN["frame_descriptors"].run(project, shard)
@@ -241,8 +228,8 @@ def _remake_descriptors(project: Project, key: str) -> None:
 
 
 def _check_index(root: DataRoot, _: str) -> None:
-    current = current_index(root)
-    read_blank(root, current.digest)
+    current = collection.current_index(root)
+    collection.read_blank(root, current.digest)
     index = current.open(root, SearchSettings())
     if problems := index.verify():
         raise DamagedError(f"search: {problems[0]}; `hapvr verify --repair` builds the index again")
@@ -250,7 +237,7 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 
 def _rebuild_index(project: Project, _: str) -> None:
-    serving = serving_index(project.root)
+    serving = collection.serving_index(project.root)
     update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 
 
@@ -311,19 +298,19 @@ KINDS: dict[str, Kind] = {
     "descriptors": Kind(
         lambda root: [
             f"{digest}/{key}"
-            for digest in root.list_folders(SEARCH)
+            for digest in root.list_folders(collection.FOLDER)
             for key in root.list_folders(descriptor_shard(root, digest, "").stage)
         ],
         lambda root, key: descriptor_shard(root, *key.split("/")).verify(),
         _remake_descriptors,
     ),
-    "search_index": Kind(_one(CURRENT), _check_index, _rebuild_index),
+    "search_index": Kind(_one(collection.CURRENT), _check_index, _rebuild_index),
     "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),
     "duplicate_groups": Kind(
         _one(GROUPS_PLACE), lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA), CHAIN["duplicate_groups"].run
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
-    "marks": Kind(_one(MARKS_PLACE), lambda root, _: read_marks(root), advice=ONLY_RECORD),
+    "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

@@ -1,6 +1,8 @@
-"""What runs by itself: one sensor that makes what is missing, one that looks for new videos, and the schedule that re-trains.
+"""The jobs of the chain, and what runs by itself: a sensor that makes what is missing, one that looks for new videos, and the
+schedule that re-trains.
 
-All of it starts stopped unless `automation.enabled` is set, and can be switched in the UI.
+`make demo` runs the jobs up to `index`; `duplicates`, `group` and `watch` are for people and for the automation. Sensors and
+schedule start stopped unless `automation.enabled` is set, and can be switched in the UI.
 """
 
 import hashlib
@@ -12,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.project import ProjectResource
-from hapvr.chain import CHAIN
-from pipelines.jobs import jobs, run_tags
+from assets.factory import described
+from assets.project import SHARDS, ProjectResource
+from hapvr.chain import CHAIN, JOBS
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from hapvr.steps.training import PendingData
 
 SETTINGS = automation_settings()
+ONE_AT_A_TIME = "hapvr/one_at_a_time"
+"""dagster.yaml lets one run at a time have each value of this tag."""
+ON_REQUEST = ("duplicates", "group", "watch")
+EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
+"""Jobs of which one run at a time makes sense, with the value of their tag."""
 SETTLE_S = 30.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
@@ -50,6 +57,33 @@ AFTER_WHITENING = (
     & ~dg.AutomationCondition.any_deps_match(dg.AutomationCondition.missing())
     & dg.AutomationCondition.asset_matches("whitening", ~dg.AutomationCondition.missing())
 ).with_label("missing, inputs and the whitening are there")
+
+
+def run_tags(job: "Job") -> dict[str, str]:
+    """Tags of the runs of a job: how they are retried, and what they ask of a Ray cluster if the configuration says so."""
+    tags = {
+        "dagster/max_retries": "2",
+        "dagster/retry_on_asset_or_op_failure": "true",
+        "dagster/retry_strategy": "FROM_FAILURE",
+    }
+    if wanted := SETTINGS.run_resources.get(job):
+        tags["dagster-ray/config"] = json.dumps(wanted)
+    if job in EXCLUSIVE:
+        tags[ONE_AT_A_TIME] = EXCLUSIVE[job]
+    return tags
+
+
+jobs = {
+    name: dg.define_asset_job(
+        name,
+        selection=dg.AssetSelection.assets(*(step.name for step in steps)),
+        partitions_def=SHARDS if steps[0].per_shard else None,
+        description=" ".join(described(step.name) for step in steps),
+        tags=run_tags(name),
+    )
+    for name, steps in JOBS.items()
+}
+"""The jobs of `hapvr.chain.JOBS` in the order in which they are needed."""
 
 
 @lru_cache(maxsize=1)
@@ -85,12 +119,7 @@ class Outdated(dg.AutomationCondition):
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
-def when_outdated(step: str) -> dg.AutomationCondition:
-    """The condition of a step after registration. `Outdated` comes last, so that it sees what nothing else holds back."""
-    idle = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
-    return (idle & Outdated(step)).with_label("not what the champion and the settings ask for")
-
-
+IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
 CONDITIONS: dict[str, dg.AutomationCondition] = {
     "videos": MISSING,
     "frames": MISSING,
@@ -98,8 +127,9 @@ CONDITIONS: dict[str, dg.AutomationCondition] = {
     "features": AFTER_WHITENING,
     "training_views": AFTER_WHITENING,
     "pseudo_labels": AFTER_WHITENING,
+    # `Outdated` comes last, so that it sees what nothing else holds back.
     **{
-        step: when_outdated(step)
+        step: (IDLE & Outdated(step)).with_label("not what the champion and the settings ask for")
         for step in ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups", "watch_matches")
     },
 }
@@ -191,13 +221,11 @@ def _awaiting(pending: "PendingData") -> dg.SkipReason:
     )
 
 
-def _last_offer(instance: dg.DagsterInstance) -> str | None:
-    """The digest of the sources that the last manifest was made from."""
+def _last_offer(instance: dg.DagsterInstance) -> object:
+    """The digest of the sources that the last manifest was made from; None where there is none."""
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    if event is None or event.asset_materialization is None:
-        return None
-    value = event.asset_materialization.metadata.get("offer")
-    return str(value.value) if value is not None else None
+    made = event.asset_materialization if event is not None else None
+    return made.metadata["offer"].value if made is not None and "offer" in made.metadata else None
 
 
 def _running(instance: dg.DagsterInstance, job: "Job") -> str | None:

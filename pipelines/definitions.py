@@ -4,7 +4,6 @@ import dagster as dg
 
 from assets import duplicates, evaluation, features, registry, search, training, videos
 from pipelines import automation, monitoring
-from pipelines.jobs import jobs
 from pipelines.resources import project_resource
 
 assets = dg.map_asset_specs(
@@ -17,7 +16,7 @@ assets = dg.map_asset_specs(
 )
 defs = dg.Definitions(
     assets=assets,
-    jobs=list(jobs.values()),
+    jobs=list(automation.jobs.values()),
     schedules=automation.schedules,
     sensors=[*automation.sensors, *monitoring.sensors],
     resources={

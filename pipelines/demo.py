@@ -56,23 +56,10 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
             if run is not None and run.is_finished:
                 del cursors[run_id]
                 if not run.is_success:
+                    from pipelines.monitoring import failure_reason
+
                     reason = failure_reason(instance, run_id)
                     raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}.")
-
-
-def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """The innermost error of the failed step, without the framework's trace; where no step failed, what Dagster said."""
-    said = "the run ended before its first step"
-    for entry in instance.all_logs(run_id):
-        event = entry.dagster_event
-        if event is not None and event.is_step_failure:
-            error = event.step_failure_data.error
-            while error is not None and error.cause is not None:
-                error = error.cause
-            return error.message.strip() if error is not None else "no error was recorded"
-        if event is not None and event.is_failure and event.message:
-            said = event.message
-    return said
 
 
 def main() -> int:
@@ -113,15 +100,11 @@ def main() -> int:
 
 
 def _run_jobs(
-    client: DagsterGraphQLClient,
-    instance: dg.DagsterInstance,
-    console: Console,
-    launched: list[str],
-    project: Project,
+    client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console, launched: list[str], project: Project
 ) -> None:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
     from hapvr import chain
-    from pipelines.jobs import ON_REQUEST
+    from pipelines.automation import ON_REQUEST
 
     jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
     for number, (job, steps) in enumerate(jobs.items(), start=1):
@@ -149,9 +132,8 @@ def print_summary(project: Project, console: Console) -> None:
     for name in project.config.evaluation.benchmarks:
         data = stored_scores(project, trained_run(project), name)
         rows, means = data["results"], data["target_means"]
-        table = Table(
-            title=f"{name} (policy {project.config.evaluation.policy}): mAP of *SR, micro-AP of the others, in %"
-        )
+        policy = project.config.evaluation.policy
+        table = Table(title=f"{name} (policy {policy}): mAP of *SR, micro-AP of the others, in %")
         table.add_column("")
         for task in (*next(iter(rows.values()))["metrics"], "mean"):
             table.add_column(task, justify="right")
@@ -167,12 +149,8 @@ def print_summary(project: Project, console: Console) -> None:
         console.print(f"seed {project.config.train.seed}; other seeds were not run")
     failed = video_status(project).filter(pl.col("status") != "ok")
     lines = [f"{row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
-    for line in [
-        *lines,
-        *health(project).lines(),
-        f"data: {project.root.url}; `make ui` shows it and the Dagster graph",
-    ]:
-        console.print(line, markup=False, highlight=False)
+    lines += [*health(project).lines(), f"data: {project.root.url}; `make ui` shows it and the Dagster graph"]
+    console.print("\n".join(lines), markup=False, highlight=False)
 
 
 def print_answer(project: Project, console: Console) -> None:

@@ -79,21 +79,28 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
             if client.get_run(mlflow_run).info.status == "RUNNING":
                 client.set_terminated(mlflow_run, status="FAILED")
         if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
-            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said(context)))
+            said = failure_reason(context.instance, run.run_id)
+            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said))
 
     return close
 
 
-def said(context: dg.RunStatusSensorContext) -> str:
-    """Why the run failed: what its first failed step said, or Dagster itself."""
-    run_id = context.dagster_run.run_id
-    for entry in context.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
-        failure = entry.get_dagster_event().step_failure_data
+def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
+    """What the first failed step of a run said, or its innermost error; where no step failed, what Dagster said."""
+    failures = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+    said = "the run ended before its first step"
+    for event in (entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=failures)):
+        if not event.is_step_failure:
+            said = event.message or said
+            continue
+        failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             return failure.user_failure_data.description
-        if failure.error:
-            return (failure.error.cause or failure.error).message.strip()
-    return context.dagster_event.message or ""
+        error = failure.error
+        while error is not None and error.cause is not None:
+            error = error.cause
+        return error.message.strip() if error is not None else "no error was recorded"
+    return said
 
 
 @dg.sensor(

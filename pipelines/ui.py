@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, NoReturn
 
 import psutil
 import yaml
@@ -26,9 +26,6 @@ from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
 from pipelines.resources import CHECKOUT, config_path, open_project
-
-if TYPE_CHECKING:
-    from hapvr.steps.project import Project
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -54,13 +51,7 @@ class Start:
     def __call__(self, *command: str | Path) -> None:
         """Raises ServerError where another has ended."""
         self.check()
-        process = subprocess.Popen(
-            command,
-            cwd=CHECKOUT,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True)
         self.processes.append(process)
 
     def check(self) -> None:
@@ -147,15 +138,6 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
 
 
-def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
-    """An MLflow server over the project's own database and artifacts."""
-    artifacts = project.root.local_path("mlflow/artifacts")
-    artifacts.mkdir(parents=True, exist_ok=True)
-    stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
-    # One process is enough for one machine; MLflow would start four.
-    start(sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1", *stores)
-
-
 def _local_page(host: str, port: int) -> str:
     """The address at which this machine reaches a server that listens on `host`."""
     return f"http://{LOOPBACK if host in ('0.0.0.0', '::') else host}:{port}"
@@ -186,10 +168,8 @@ def main() -> int:
 
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
-        parser.error(
-            f"--host {host}: others could reach this address, and no server asks who is there; "
-            f"leave it at {LOOPBACK}, or add --allow-remote"
-        )
+        said = "others could reach this address, and no server asks who is there"
+        parser.error(f"--host {host}: {said}; leave it at {LOOPBACK}, or add --allow-remote")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are ended below
     if options.allow_remote:
         os.environ["HAPVR_ANY_HOST"] = "1"
@@ -216,7 +196,12 @@ def _serve(options: argparse.Namespace) -> NoReturn:
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:
         if not project.config.tracking.uri:
-            _start_mlflow(start, project, host=host, port=options.mlflow_port)
+            artifacts = project.root.local_path("mlflow/artifacts")
+            artifacts.mkdir(parents=True, exist_ok=True)
+            stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
+            # One process is enough for one machine; MLflow would start four.
+            server = ("server", "--host", host, "--port", str(options.mlflow_port), "--workers", "1")
+            start(sys.executable, "-m", "mlflow", *server, *stores)
         search = ["serve", "--config", config_path(), "--host", host, "--port", str(options.search_port)]
         search += ["--allow-remote"] if options.allow_remote else []
         start(Path(sys.executable).parent / "hapvr", *search)

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, model_folder
+from hapvr.commands.scoring import TrackingOption, model_folder
 from hapvr.commands.terminal import Verbs, show
 from hapvr.errors import ArgumentError
 
@@ -19,26 +19,18 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    benchmark: Annotated[str, typer.Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
-    similarities: Annotated[
-        Path | None, typer.Option(help="Parquet: query_id, reference_id, similarity. Or give --features and --model.")
-    ] = None,
-    features: Annotated[str | None, typer.Option(help="A data root; scored with --model.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="models:/NAME@ALIAS, a bundle or network folder, or a published .pth.")
-    ] = None,
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    out: Annotated[Path | None, typer.Option(help="Keep the similarities of --features here.")] = None,
+    benchmark: Annotated[str, Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")],
+    similarities: Annotated[Path | None, Option(help="Parquet: query_id, reference_id, similarity.")] = None,
+    features: Annotated[str | None, Option(help="A data root; scored with --model.")] = None,
+    model: Annotated[str | None, Option(help="A models:/ name, a bundle or network, or a published .pth.")] = None,
+    tracking_uri: TrackingOption = "",
+    out: Annotated[Path | None, Option(help="Keep the similarities of --features here.")] = None,
     normalize: Annotated[
         str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Also give the metrics of scores less each query's similarity to a background: the videos of this source "
-            "of --features, which show nothing of the queries.",
-        ),
+        Option(metavar="SOURCE", help="Also normalise by the similarity to this source, which shows no query."),
     ] = None,
-    policy: Annotated[Literal["official", "strict"], typer.Option(help="What missing videos count as.")] = "strict",
-    bootstrap: Annotated[int, typer.Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
+    policy: Annotated[Literal["official", "strict"], Option(help="What missing videos count as.")] = "strict",
+    bootstrap: Annotated[int, Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definition import load_definition
@@ -47,10 +39,8 @@ def evaluate(
 
     scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
-        raise ArgumentError(
-            "wanted --similarities FILE alone, or both --features DIR and --model MODEL, with which --out and --normalize "
-            "go"
-        )
+        both = "both --features DIR and --model MODEL, with which --out and --normalize go"
+        raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
     definition = load_definition(benchmark)
     title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
@@ -104,8 +94,7 @@ def _from_features(
     return normalized, frozenset(reader.available())
 
 
-# with a callback, Typer keeps the name of a single verb
-app = Verbs(no_args_is_help=True, help="Benchmark definitions that ship with the package.", callback=lambda: None)
+app = Verbs(name="benchmarks", no_args_is_help=True, help="Benchmark definitions that ship with the package.")
 
 
 @app.command("list")

@@ -4,40 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from hapvr.commands.terminal import (
-    ConfigOption,
-    SetOption,
-    Verbs,
-    counted,
-    default_collection,
-    open_project,
-    progress_bar,
-    show,
-)
+from hapvr.commands import terminal
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, show
 
-if TYPE_CHECKING:
-    from hapvr.steps.project import Project
-
-app = Verbs(no_args_is_help=True, help="The index of the collection, which searches use.")
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="models:/NAME@ALIAS, models:/NAME/VERSION, a bundle or network folder. Default: the project's champion.",
-    ),
-]
+app = Verbs(name="index", no_args_is_help=True, help="The index of the collection, which searches use.")
+ModelOption = Annotated[str | None, Option("--model", help="A models:/ name or a folder. Default: the champion.")]
 
 
 @app.command("add")
 def add(
     data: ConfigOption,
-    folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of videos; none: look at the known ones again.")
-    ] = None,
+    folders: Annotated[list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")] = None,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
     from hapvr.collection import add_folders, update_collection
@@ -48,33 +29,28 @@ def add(
     usable, said = len(found.videos) - len(lost), ("video_id", "status", "reason", "message")
     unusable = [{name: row[name] for name in said} for row in lost]
     result = {"data": project.root.url, "videos": usable, "unusable": unusable, "groups": found.groups}
-    named = "" if data == default_collection() else f" --data {data}"
-    of_copies = (
-        f", with {counted(found.extra_copies, 'video')} more than needed: `hapvr duplicates{named}`"
-        if found.groups
-        else ""
-    )
-    lines = [
-        f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}",
-        *(f"cannot be used: {row['video_id']}: {row['message']}" for row in lost),
-        f"{counted(found.groups, 'group')} of copies{of_copies}"
-        if found.calibrated
-        else "too few videos to say how sure an answer is, and to look for copies: add more",
-        f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page",
-    ]
+    named = "" if data == terminal.default_collection() else f" --data {data}"
+    lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
+    lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
+    copies = f"{counted(found.groups, 'group')} of copies"
+    if not found.calibrated:
+        copies = "too few videos to say how sure an answer is, and to look for copies: add more"
+    elif found.groups:
+        copies += f", with {counted(found.extra_copies, 'video')} more than needed: `hapvr duplicates{named}`"
+    lines += [copies, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
     show(result, text="\n".join(lines))
 
 
 @app.command("build")
 def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
     """Build another index from all features; the present one answers until the new one has passed its check."""
-    _update(open_project(config, set_), model, rebuild=True)
+    _update(config, set_, model, rebuild=True)
 
 
 @app.command("update")
 def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
     """Take in shards that are new or were made again, or go on with a build that was interrupted."""
-    _update(open_project(config, set_), model, rebuild=False)
+    _update(config, set_, model, rebuild=False)
 
 
 @app.command("status")
@@ -88,21 +64,22 @@ def status(config: ConfigOption, set_: SetOption = None) -> None:
     held = current.open(project.root, project.config.search).status()
     finished, awaited = collection_shards(project.root)
     missing = [key for key in finished if key not in held.shards]
-    show_index({**asdict(held), **asdict(current), "missing": missing, "awaited": list(awaited)})
+    _show({**asdict(held), **asdict(current), "missing": missing, "awaited": list(awaited)})
 
 
-def _update(project: Project, model: str | None, *, rebuild: bool) -> None:
+def _update(config: Path, set_: list[str] | None, model: str | None, *, rebuild: bool) -> None:
     from hapvr.steps.search_index import update_index
     from hapvr.steps.search_model import search_model
 
+    project = open_project(config, set_)
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:
         made = update_index(project, chosen, rebuild=rebuild, progress=progress)
     of_model = {"model": chosen.uri, "digest": chosen.digest, "place": made.serving.place if made.serving else None}
-    show_index({**asdict(made.status), **of_model, **made.shards, "recall": made.recall, "passed": made.passed})
+    _show({**asdict(made.status), **of_model, **made.shards, "recall": made.recall, "passed": made.passed})
 
 
-def show_index(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any]) -> None:
     """What an index holds, and what of its shards changed or is missing; it failed where it did not pass its check."""
     from hapvr.search.index import MIN_RECALL
 

@@ -7,30 +7,27 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from hapvr.commands.scoring import DEFAULT_TRACKING, TrackingOption, registry_address
+from hapvr.commands.scoring import TrackingOption, model_folder, registry_address
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
 from hapvr.errors import ArgumentError
 
 
 def _model_name(name: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
-        raise typer.BadParameter(f"{name!r}: wanted letters, digits, _ and -")
+        raise BadParameter(f"{name!r}: wanted letters, digits, _ and -")
     return name
 
 
-NameOption = Annotated[str, typer.Option("--name", callback=_model_name, help="Name of the registered model.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept on the version.")]
+NameOption = Annotated[str, Option("--name", callback=_model_name, help="Name of the registered model.")]
+ReasonOption = Annotated[str, Option("--reason", help="Why; kept on the version.")]
 
-ModelArgument = Annotated[
-    str, typer.Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
-]
+ModelArgument = Annotated[str, Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")]
 
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
     """The folder of a version, an alias, a models:/ name, or the folder itself."""
-    from hapvr.commands.scoring import model_folder
     from hapvr.scorer.bundle import SCORER_FILE
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
@@ -48,24 +45,16 @@ def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     return client, registry
 
 
-app = Verbs(no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
+app = Verbs(name="models", no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
 
 
 @app.command("import")
 def import_(
-    file: Annotated[
-        Path, typer.Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")
-    ],
-    out: Annotated[Path, typer.Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
-    dims: Annotated[
-        int | None, typer.Option(help="Values per region, where the tensors do not tell; of a PCA.")
-    ] = None,
-    symmetric_chamfer: Annotated[
-        bool, typer.Option("--symmetric-chamfer", help="The file is ViSiL_sym; its tensors look like those of ViSiL_v.")
-    ] = False,
-    pca: Annotated[
-        bool, typer.Option("--pca", help="Make the PCA of the file (mean, d, V, or VVS's) the whitening.")
-    ] = False,
+    file: Annotated[Path, Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")],
+    out: Annotated[Path, Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
+    dims: Annotated[int | None, Option(help="Values per region, where the tensors do not tell; of a PCA.")] = None,
+    symmetric_chamfer: Annotated[bool, Option("--symmetric-chamfer", help="It is ViSiL_sym, not ViSiL_v.")] = False,
+    pca: Annotated[bool, Option("--pca", help="Make the file's PCA (mean, d, V, or VVS's) the whitening.")] = False,
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot
@@ -73,20 +62,17 @@ def import_(
     from hapvr.model.published import import_released
     from hapvr.steps.whitening import import_whitening
 
-    result: dict[str, Any]
     if pca:
         whitening = import_whitening(DataRoot(out), file, dims=dims)
-        result = {"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256}
-    else:
-        network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
-        save_network(network, out, metadata={"import": report})
-        result = {"folder": str(out), "settings": network.scoring_settings(), **report}
-    show(result)
+        return show({"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256})
+    network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
+    save_network(network, out, metadata={"import": report})
+    show({"folder": str(out), "settings": network.scoring_settings(), **report})
 
 
 @app.command("register")
 def register_(
-    run: Annotated[str, typer.Argument(help="The name of a finished training, see `hapvr train`.")],
+    run: Annotated[str, Argument(help="The name of a finished training, see `hapvr train`.")],
     config: ConfigOption,
     set_: SetOption = None,
 ) -> None:
@@ -106,26 +92,22 @@ def register_(
 
 
 @app.command("list")
-def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = DEFAULT_TRACKING) -> None:
+def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
     """The versions of a registered model, newest first."""
     client, registry = _registry(tracking_uri)
     versions = registry.list_versions(client, name)
-    lines = []
+    lines: list[str] = []
     for row in versions:
         aliases, target = ",".join(row["aliases"]) or "-", "" if row["target"] is None else f"{100 * row['target']:.2f}"
         columns = f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  {row['weights']:<11}"
-        lines.append(f"{columns} {row['decision']}")
-        lines.append(f"     made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}")
+        made = f"made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}"
+        lines += [f"{columns} {row['decision']}", f"     {made}"]
         lines += [f"     warning: {row['warning']}"] if row["warning"] else []
     show({"name": name, "versions": versions}, text="\n".join(lines))
 
 
 @app.command("show")
-def show_(
-    model: ModelArgument = "champion",
-    name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-) -> None:
+def show_(model: ModelArgument = "champion", name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
     from hapvr.scorer.bundle import CARD_FILE, read_description
 
@@ -138,11 +120,11 @@ def show_(
 @app.command("export")
 @app.command("push")
 def export_(
-    place: Annotated[str, typer.Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
+    place: Annotated[str, Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
     model: ModelArgument = "champion",
-    license_: Annotated[str, typer.Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
+    license_: Annotated[str, Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
     name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
 
@@ -161,14 +143,10 @@ def export_(
 
 @app.command("pull")
 def pull_(
-    place: Annotated[
-        str, typer.Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")
-    ],
-    sha256: Annotated[
-        str, typer.Option(help="What `export` or `push` said; a model of another digest is refused.")
-    ] = "",
+    place: Annotated[str, Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")],
+    sha256: Annotated[str, Option(help="What `export` or `push` said; a model of another digest is refused.")] = "",
     name: NameOption = "hapvr",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
     client, _ = _registry(tracking_uri, writing=True)
@@ -182,28 +160,22 @@ def pull_(
 
 @app.command("promote")
 def promote_(
-    version: Annotated[int, typer.Argument(help="The version that becomes champion.", min=1)],
+    version: Annotated[int, Argument(help="The version that becomes champion.", min=1)],
     name: NameOption = "hapvr",
     reason: ReasonOption = "promoted by hand",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Make a version champion whatever the gate said of it."""
     client, registry = _registry(tracking_uri, writing=True)
-    before = registry.promote(client, name, version, reason=reason)
-    result = {"name": name, "champion": version, "before": before}
+    result = {"name": name, "champion": version, "before": registry.promote(client, name, version, reason=reason)}
     show(result, text=f"champion: models:/{name}@champion is version {version} now")
 
 
 @app.command("rollback")
 def rollback_(
-    name: NameOption = "hapvr",
-    reason: ReasonOption = "rolled back by hand",
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
+    name: NameOption = "hapvr", reason: ReasonOption = "rolled back by hand", tracking_uri: TrackingOption = ""
 ) -> None:
     """Make the champion before this one champion again."""
     client, registry = _registry(tracking_uri, writing=True)
     version = registry.rollback(client, name, reason=reason)
-    show(
-        {"name": name, "champion": version},
-        text=f"champion: models:/{name}@champion is version {version} again",
-    )
+    show({"name": name, "champion": version}, text=f"champion: models:/{name}@champion is version {version} again")

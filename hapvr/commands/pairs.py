@@ -6,22 +6,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands.terminal import ConfigOption, Verbs, open_project, show
 
 if TYPE_CHECKING:
     from hapvr.search.marks import Verdict
 
-app = Verbs(no_args_is_help=True, help="Marks on pairs of videos, kept forever by the content of the files.")
-VideoArgument = Annotated[str, typer.Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
+app = Verbs(name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept by the content of the files.")
+VideoArgument = Annotated[str, Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
 
 
 @app.command("mark")
 def mark(
     one: VideoArgument,
     other: VideoArgument,
-    said: Annotated[Literal["match", "not-a-match"], typer.Argument(help="Whether the two show the same footage.")],
+    said: Annotated[Literal["match", "not-a-match"], Argument(help="Whether the two show the same footage.")],
     config: ConfigOption,
 ) -> None:
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
@@ -45,7 +45,7 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption) -> No
 @app.command("list")
 def list_(
     config: ConfigOption,
-    out: Annotated[Path | None, typer.Option(help="Also write them to a CSV file, which `import` reads.")] = None,
+    out: Annotated[Path | None, Option(help="Also write them to a CSV file, which `import` reads.")] = None,
 ) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks, write_marks
@@ -54,15 +54,13 @@ def list_(
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()
-    lines = [
-        f"{row.since}  {row.verdict.replace('_', '-'):<11}  {row.names[0]} - {row.names[1]}  ({row.by})" for row in rows
-    ]
+    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})" for row in rows]
     show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
 
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")],
+    file: Annotated[Path, Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")],
     config: ConfigOption,
 ) -> None:
     """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""

@@ -8,32 +8,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from hapvr.commands.terminal import (
-    default_collection,
-    progress_bar,
-    show,
-)
+from hapvr.commands.terminal import default_collection, open_project, progress_bar, show
 from hapvr.errors import DataError
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
-    from hapvr.scorer.scorer import PairScore, VideoScorer
+    from hapvr.scorer.scorer import PairScore
 
-
-DEFAULT_MODEL = "models:/hapvr@champion"
-DEFAULT_TRACKING = ""
-"""The registry of HAPVR_CONFIG, as for other verbs, else that of the default collection; see `registry_address`."""
 MIN_PRIOR = 1e-12
-LIST_SUFFIX = ".txt"
-ModelOption = Annotated[
-    str, typer.Option("--model", help="models:/NAME@ALIAS, models:/NAME/VERSION, or a bundle folder.")
-]
 TrackingOption = Annotated[
     str,
-    typer.Option(
+    Option(
         "--tracking-uri",
         envvar="MLFLOW_TRACKING_URI",
         show_default="that of HAPVR_CONFIG, or of ~/.local/share/hapvr",
@@ -43,29 +31,26 @@ TrackingOption = Annotated[
 
 
 def registry_address(tracking_uri: str) -> str:
-    """The address that was given, or the default. Raises ConfigError."""
-    config = os.environ.get("HAPVR_CONFIG")
-    if tracking_uri or not config:
-        return tracking_uri or f"sqlite:///{default_collection()}/mlflow/mlflow.db"
-    from hapvr.steps.project import Project
-
-    return Project.open(Path(config)).tracking_uri
+    """The address that was given, else the registry of HAPVR_CONFIG, else that of the default collection. Raises ConfigError."""
+    if tracking_uri:
+        return tracking_uri
+    if config := os.environ.get("HAPVR_CONFIG"):
+        return open_project(Path(config)).tracking_uri
+    return f"sqlite:///{default_collection()}/mlflow/mlflow.db"
 
 
 def score(
-    query: Annotated[str, typer.Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
-    references: Annotated[list[str], typer.Argument(help="One or more of the same kinds.")],
-    model: ModelOption = DEFAULT_MODEL,
-    tracking_uri: TrackingOption = DEFAULT_TRACKING,
-    segments: Annotated[bool, typer.Option("--segments", help="Also say which parts match, with their times.")] = False,
+    query: Annotated[str, Argument(help="A video file, an http(s) URL, a folder, or a .txt list of these.")],
+    references: Annotated[list[str], Argument(help="One or more of the same kinds.")],
+    model: Annotated[str, Option(help="A models:/ name, or a bundle folder.")] = "models:/hapvr@champion",
+    tracking_uri: TrackingOption = "",
+    segments: Annotated[bool, Option("--segments", help="Also say which parts match, with their times.")] = False,
     precision: Annotated[
-        float, typer.Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
+        float, Option(min=0.5, max=0.99, help="Share of true matches wanted among the pairs called a match.")
     ] = DEFAULT_PRECISION,
     prior: Annotated[
         float | None,
-        typer.Option(
-            min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: as in the calibration."
-        ),
+        Option(min=MIN_PRIOR, max=1 - MIN_PRIOR, help="Share of matches among your pairs. Default: the calibration's."),
     ] = None,
 ) -> None:
     """Does a video show the same footage as others? Verdict, similarity in [-1, 1] and probability of a match per pair.
@@ -74,13 +59,11 @@ def score(
     """
     queries, others = expand([query]), expand(references)
     folder = model_folder(model, tracking_uri)
-
     from hapvr.registry.client import pinned_uri
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.scorer.bundle import is_untrained, load_bundle
 
     scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
-
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it
         rows = scorer.score_pairs(
@@ -93,17 +76,21 @@ def score(
         model = pinned_uri(model, registry_address(tracking_uri))
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
-    result = {
-        "model": model,
-        "untrained": untrained,
-        "warning": scorer.warning,
-        "precision": precision,
-        "prior": prior if prior is not None or calibration is None else calibration.prior,
-        "pairs": pairs,
-        "thresholds": [] if calibration is None else [asdict(row) for row in calibration.thresholds],
-    }
-    named = f"{model}, untrained" if untrained else model
-    lines = [*_header(named, scorer, precision, prior), *(line for pair in pairs for line in _lines(pair))]
+    result: dict[str, Any] = {"model": model, "untrained": untrained, "warning": scorer.warning, "precision": precision}
+    if calibration is None:
+        result |= {"prior": prior, "pairs": pairs, "thresholds": []}
+        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
+    else:
+        share = calibration.prior if prior is None else prior
+        result |= {"prior": share, "pairs": pairs, "thresholds": [asdict(row) for row in calibration.thresholds]}
+        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
+        if prior is None:
+            least = calibration.threshold(precision).similarity
+            from_ = "no similarity reaches it" if least is None else f"a match is a similarity from {least:+.4f} on"
+            verdicts += f": {from_}"
+    lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
+    lines += [f"warning  {scorer.warning}"] if scorer.warning else []
+    lines += [line for pair in pairs for line in _lines(pair)]
     show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 
 
@@ -121,7 +108,7 @@ def expand(names: list[str]) -> list[str]:
         try:
             if "://" not in name and path.is_dir():
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-            elif "://" not in name and path.stat() and path.suffix.lower() == LIST_SUFFIX:
+            elif "://" not in name and path.stat() and path.suffix.lower() == ".txt":
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
                 inside = [line for line in lines if line and not line.startswith("#")]
         except (OSError, ValueError) as error:
@@ -148,23 +135,6 @@ def _pair(row: PairScore, calibration: Calibration | None, precision: float, pri
     return pair
 
 
-def _header(model: str, scorer: VideoScorer, precision: float, prior: float | None) -> list[str]:
-    """The model, what its verdicts rest on, and its warning."""
-    calibration = scorer.calibration
-    if calibration is None:
-        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
-    else:
-        share = calibration.prior if prior is None else prior
-        verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
-        if prior is None:
-            reached = calibration.threshold(precision).similarity
-            verdicts += (
-                "; no similarity reaches it" if reached is None else f": a match is a similarity from {reached:+.4f} on"
-            )
-    warning = [f"warning  {scorer.warning}"] if scorer.warning else []
-    return [f"model    {model}", f"verdicts {verdicts}", *warning]
-
-
 def _lines(pair: dict[str, Any]) -> list[str]:
     from hapvr.scorer.segments import clock
 
@@ -172,8 +142,8 @@ def _lines(pair: dict[str, Any]) -> list[str]:
         return [f"failed   {pair['query']} - {pair['reference']}: {pair['error']}"]
     verdict = f"{pair['verdict'] or '-':<8}"
     chance = "" if pair["probability"] is None else f"  probability {100 * pair['probability']:5.1f} %"
-    equal = "  the same file" * pair["same_file"]
-    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{equal}"]
+    same = "  the same file" * pair["same_file"]
+    lines = [f"{verdict} {pair['query']} - {pair['reference']}: similarity {pair['similarity']:+.4f}{chance}{same}"]
     if pair["verdict"] != "no match" and pair["segments"] is not None:
         lines += [
             f"         query {clock(part['query_start_s'])}-{clock(part['query_end_s'])} = reference "

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from hapvr.commands.scoring import expand
-from hapvr.commands.terminal import (
-    ConfigOption,
-    IndexModelOption,
-    SetOption,
-    open_project,
-    overrides,
-    progress_bar,
-    show,
-)
+from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, progress_bar, show
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 
@@ -31,47 +23,32 @@ if TYPE_CHECKING:
     from hapvr.scorer.calibration import Verdict
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.marks import Pair
-    from hapvr.search.match import Match, Query, SearchAnswer
+    from hapvr.search.match import SearchAnswer
     from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet")
 TASKS_SUFFIX = ".label-studio.json"
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        help=f"Also write the rows to a {' or '.join(OUT_SUFFIXES)} file, or the pairs as tasks to NAME{TASKS_SUFFIX}."
-    ),
-]
-FolderOption = Annotated[
-    str, typer.Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
-]
+OutOption = Annotated[Path | None, Option(help=f"Also write a .csv, a .parquet, or tasks to NAME{TASKS_SUFFIX}.")]
 
 
 def search(
     config: ConfigOption,
-    queries: Annotated[
-        list[str] | None,
-        typer.Argument(help="Videos or still pictures: files, http(s) URLs, folders, or .txt lists of these."),
-    ] = None,
-    ids: Annotated[
-        list[str] | None, typer.Option("--id", help="A video of the collection as a query, by its id.")
-    ] = None,
-    top: Annotated[int, typer.Option(help="Matches per query, at most.")] = DEFAULT_TOP,
-    at: Annotated[float | None, typer.Option(help="Only what the query shows at this second.")] = None,
-    from_: Annotated[float | None, typer.Option("--from", help="Only from this second of the query on.")] = None,
-    to: Annotated[float | None, typer.Option(help="Only up to this second of the query.")] = None,
-    min_probability: Annotated[float, typer.Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
+    queries: Annotated[list[str] | None, Argument(help="Videos, pictures: files, URLs, folders, .txt lists.")] = None,
+    ids: Annotated[list[str] | None, Option("--id", help="A video of the collection as a query, by its id.")] = None,
+    top: Annotated[int, Option(help="Matches per query, at most.")] = DEFAULT_TOP,
+    at: Annotated[float | None, Option(help="Only what the query shows at this second.")] = None,
+    from_: Annotated[float | None, Option("--from", help="Only from this second of the query on.")] = None,
+    to: Annotated[float | None, Option(help="Only up to this second of the query.")] = None,
+    min_probability: Annotated[float, Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
     prior: Annotated[
         float | None,
-        typer.Option(help="Share of matches among candidates, in (0, 1). Default: by the copies in the collection."),
+        Option(help="Share of matches among candidates, in (0, 1). Default: by the copies that are there."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also print the videos that do not match.")] = False,
-    folder: FolderOption = "",
+    every: Annotated[bool, Option("--all", help="Also print the videos that do not match.")] = False,
+    folder: Annotated[str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")] = "",
     explained: Annotated[
         str | None,
-        typer.Option(
-            "--explain", metavar="ID", help="Instead: what is found of this video, and why it is shown or not."
-        ),
+        Option("--explain", metavar="ID", help="Instead: what is found of this video, why it is shown or not."),
     ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
@@ -93,58 +70,37 @@ def search(
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
     _check_out(out)
     options = SearchOptions(
-        part=Part.named(at, from_, to),
-        top=top,
-        min_probability=min_probability,
-        prior=prior,
-        folder=folder,
+        part=Part.named(at, from_, to), top=top, min_probability=min_probability, prior=prior, folder=folder
     )
     names = expand(queries or [])
-    searcher = Searcher.open(config, overrides=overrides(set_), model=model)
+    searcher = Searcher.open(open_project(config, set_), model=model)
     # a person who types an address may fetch it
-    access = Access(hosts=frozenset({ANY_HOST}))
-    asked: list[tuple[str, Callable[[str], Query]]] = [
-        *((name, lambda one: searcher.read(one, access=access)) for name in names),
-        *((video_id, searcher.read_id) for video_id in ids or []),
-    ]
-
-    def answered(read: Callable[[str], Query], name: str) -> SearchAnswer:
-        return searcher.answer(read(name), options)
-
+    read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})))
+    asked = [(name, partial(read, name)) for name in names]
+    asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
-        found = [explain(searcher, read(name), explained, options) for name, read in asked]
+        found = [explain(searcher, query(), explained, options) for _, query in asked]
         values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
         text = "\n".join(line for one in found for line in one.lines())
         return show({"config": str(config), "explanations": values}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
-        for number, (name, read) in enumerate(asked):
+        for number, (name, query) in enumerate(asked):
             progress(number, len(asked))
-            answers.append(answer_or_error(name, partial(answered, read)))
-    values = answer_values(answers)
+            answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
     if out is not None:
         pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
         _write(out, answer_table(answers), pairs, searcher)
-    result = {"config": str(config), "queries": values}
     text = "\n".join(line for answer in answers for line in _lines(answer, every))
+    result = {"config": str(config), "queries": answer_values(answers)}
     show(result, text=text, failed=any(answer.error for answer in answers))
 
 
 def duplicates(
     config: ConfigOption,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="List pairs of every kind instead of groups of copies.")
-    ] = False,
-    between: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            metavar="A B", help="Only what a video whose id begins with A shares with one that begins with B."
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option(help="Also write what could be kept, linked or moved to a .json, .csv or .sh file, for review."),
-    ] = None,
+    pairs: Annotated[bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")] = False,
+    between: Annotated[tuple[str, str] | None, Option(metavar="A B", help="Only what ids A... share with B...")] = None,
+    plan: Annotated[Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
@@ -248,14 +204,10 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
 def serve(
     config: ConfigOption,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Really listen on an address that others reach.")
-    ] = False,
-    token_file: Annotated[
-        Path | None, typer.Option(help="Answer only those with a token: lines of a name, read or mark, and a SHA-256.")
-    ] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, Option(help="The address to listen on.")] = "127.0.0.1",
+    allow_remote: Annotated[bool, Option("--allow-remote", help="Really listen where others reach it.")] = False,
+    token_file: Annotated[Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -293,13 +245,14 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
 
 def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     """What a person reads of one query. every: also the videos that do not match."""
+    from hapvr.scorer.inner_pictures import IN_A_PART
     from hapvr.scorer.segments import clock
+    from hapvr.search.match import chance, times
 
     if answer.error:
         return [f"failed   {answer.query}: {answer.error}"]
-    lines = [
-        f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of {answer.videos} videos"
-    ]
+    compared = f"compared with {answer.compared} of {answer.videos} videos"
+    lines = [f"query    {answer.query} ({clock(answer.seconds)}), {compared}"]
     holds = ""
     if answer.precision is not None and answer.prior is not None:
         holds = f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the pairs match"
@@ -308,45 +261,35 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     lines.append(f"answer   {answer.headline}")
     shown = [match for match in answer.matches if every or match.verdict != "no match"]
     for match in shown:
-        lines += _match_lines(match)
+        said = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
+        said += f"  {IN_A_PART}" * match.inner_picture + "  offline" * match.offline
+        if match.query_covered is not None and match.reference_covered is not None and match.segments:
+            said += f"  covers {100 * match.query_covered:.0f} % of the query, "
+            said += f"{100 * match.reference_covered:.0f} % of the video"
+        sure = f"{match.verdict or '':<8}  {chance(match.probability)}"
+        lines.append(f"{match.rank:>4}  {sure}  {match.similarity:+.3f}  {match.reference}{said}")
+        for part in match.segments:
+            speed = "" if part.speed == 1 else f"{part.speed:.1f}x speed, "
+            lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f})")
     if folded := len(answer.matches) - len(shown):
         lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
     return lines
 
 
-def _match_lines(match: Match) -> list[str]:
-    from hapvr.scorer.inner_pictures import IN_A_PART
-    from hapvr.search.match import chance, times
-
-    marked = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
-    marked += f"  {IN_A_PART}" * match.inner_picture + "  offline" * match.offline
-    shown = ""
-    if match.query_covered is not None and match.reference_covered is not None and match.segments:
-        shown = f"  covers {100 * match.query_covered:.0f} % of the query, {100 * match.reference_covered:.0f} % of the video"
-    verdict = f"{match.verdict or '':<8}"
-    lines = [
-        f"{match.rank:>4}  {verdict}  {chance(match.probability)}  {match.similarity:+.3f}  {match.reference}{marked}{shown}"
-    ]
-    lines += [
-        f"{'':33}{times(part)}  ({'' if part.speed == 1 else f'{part.speed:.1f}x speed, '}frame similarity {part.score:.2f})"
-        for part in match.segments
-    ]
-    return lines
-
-
 def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None]) -> list[str]:
-    said = {member.group: verdict for member, verdict in zip(members, verdicts, strict=True) if verdict is not None}
-    doubted = {member.group for member, verdict in zip(members, verdicts, strict=True) if verdict == "unsure"}
-    groups = [(name, list(group)) for name, group in groupby(members, key=lambda member: member.group)]
-    lines = [f"{len(groups)} groups of copies, {len(members) - len(groups)} videos more than needed"]
-    if doubted:
-        lines.append(f"{len(doubted)} of the groups are unsure: look at them before you delete anything")
-    for name, group in groups:
-        lines.append(f"group {name}, {len(group)} videos: {'unsure' if name in doubted else said[name]}")
-        for member in group:
+    said: dict[str, list[str]] = {member.group: [] for member in members}
+    for member, verdict in zip(members, verdicts, strict=True):
+        said[member.group] += [verdict] if verdict else []
+    lines = [f"{len(said)} groups of copies, {len(members) - len(said)} videos more than needed"]
+    if doubted := sum("unsure" in found for found in said.values()):
+        lines.append(f"{doubted} of the groups are unsure: look at them before you delete anything")
+    for name, (first, *others) in groupby(members, key=lambda member: member.group):
+        of_group = "unsure" if "unsure" in said[name] else said[name][-1]
+        lines.append(f"group {name}, {1 + len(others)} videos: {of_group}")
+        for member in (first, *others):
             file = member.metadata
             size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
-            equal = " the same file;" if member is not group[0] and file.sha256 == group[0].metadata.sha256 else ""
+            equal = " the same file;" if member is not first and file.sha256 == first.metadata.sha256 else ""
             lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}):{equal} {member.reason}")
     return lines
 

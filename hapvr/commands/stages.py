@@ -10,32 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from hapvr.commands.terminal import (
-    ConfigOption,
-    SetOption,
-    Verbs,
-    counted,
-    open_project,
-    progress_bar,
-    say,
-    show,
-)
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, say, show
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
-features = Verbs(no_args_is_help=True, help="Stored features: bring published ones in.")
-ShardOption = Annotated[list[str] | None, typer.Option("--shard", help="Only these shards; default all.")]
-RetryOption = Annotated[
-    bool, typer.Option("--retry-failed", help="Also try the failed videos of finished shards again, and only them.")
-]
+features = Verbs(name="features", no_args_is_help=True, help="Stored features: bring published ones in.")
+ShardOption = Annotated[list[str] | None, Option("--shard", help="Only these shards; default all.")]
 
 
 def run(
-    step: Annotated[str, typer.Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
+    step: Annotated[str, Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
     config: ConfigOption,
     set_: SetOption = None,
     shard: ShardOption = None,
@@ -44,18 +32,15 @@ def run(
     from hapvr.chain import CHAIN
 
     if step not in CHAIN or step == "similarity_model":
-        raise ArgumentError(
-            f"{step!r:.80} is not a step that runs here; the steps are {', '.join(CHAIN)}; `hapvr train` trains"
-        )
-    _show_rows(_run_steps(open_project(config, set_), [step], shard))
+        steps = f"the steps are {', '.join(CHAIN)}; `hapvr train` trains"
+        raise ArgumentError(f"{step!r:.80} is not a step that runs here; {steps}")
+    _run_steps(open_project(config, set_), [step], shard)
 
 
 def status(
     config: ConfigOption,
     set_: SetOption = None,
-    post: Annotated[
-        bool, typer.Option("--tell", help="Also post what needs a person, and what waits, to the webhook.")
-    ] = False,
+    post: Annotated[bool, Option("--tell", help="Also post what needs a person, and what waits.")] = False,
 ) -> None:
     """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how far every step is."""
     from hapvr.health import health
@@ -66,45 +51,36 @@ def status(
     if post:
         tell(project, *found.concerns)
         deliver_alerts(project)
-    show(found.to_json(), text="\n".join(found.lines()), failed=bool(found.concerns))
+    result = asdict(found) | {"needs_a_person": bool(found.concerns)}
+    show(result, text="\n".join(found.lines()), failed=bool(found.concerns))
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
-    """The verb of some steps that follow each other."""
-
     def verb(
         config: ConfigOption,
         set_: SetOption = None,
         shard: ShardOption = None,
-        retry_failed: RetryOption = False,
+        retry_failed: Annotated[bool, Option("--retry-failed", help="Try only failed videos again.")] = False,
     ) -> None:
-        _show_rows(_run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed))
+        _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
 
     verb.__name__, verb.__doc__ = name, does
     return verb
 
 
-download = _chain_verb(
-    "download",
-    "Read the sources into the manifest, fetch what is remote, and inspect every file.",
-    "video_manifest",
-    "videos",
-)
-sample = _chain_verb("sample", "Decode videos and store their sampled frames.", "frames")
-extract = _chain_verb(
-    "extract",
-    "Whitening, features of all shards, and views and pseudo labels of the training shards.",
-    *("whitening", "features", "training_views", "pseudo_labels"),
-)
+does = "Read the sources into the manifest, fetch what is remote, and inspect every file."
+download = _chain_verb("download", does, "video_manifest", "videos")
+does = "Decode videos and store their sampled frames."
+sample = _chain_verb("sample", does, "frames")
+does = "Whitening, features of all shards, and views and pseudo labels of the training shards."
+extract = _chain_verb("extract", does, "whitening", "features", "training_views", "pseudo_labels")
 
 
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
-    seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="Train with this many seeds; prints mean and spread.")
-    ] = 1,
+    run: Annotated[str, Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
+    seeds: Annotated[int, Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
@@ -116,54 +92,46 @@ def train(
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         return show({"runs": [asdict(one) for one in runs]}, text=seeds_text(runs))
-    result = CHAIN["similarity_model"].run(project, run=key)
-    show(result)
+    show(CHAIN["similarity_model"].run(project, run=key))
 
 
 def verify(
     config: ConfigOption,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Make what is damaged again, with the settings of --config.")
-    ] = False,
-    videos: Annotated[
-        bool, typer.Option("--videos/--no-videos", help="Read fetched and generated videos, too, which takes longest.")
-    ] = True,
+    repair: Annotated[bool, Option("--repair", help="Make what is damaged again, with these settings.")] = False,
+    videos: Annotated[bool, Option("--videos/--no-videos", help="Also read fetched and generated videos.")] = True,
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
-    from hapvr.upkeep import KINDS, verify_root
-    from hapvr.upkeep import repair as make_again
+    from hapvr import upkeep
 
-    project = open_project(config)
+    project, kinds = open_project(config), None if videos else upkeep.KINDS.keys() - {"downloads"}
     with progress_bar("files") as progress:
-        checks = verify_root(project.root, kinds=None if videos else KINDS.keys() - {"downloads"}, progress=progress)
+        checks = upkeep.verify_root(project.root, kinds=kinds, progress=progress)
     if repair:
         with progress_bar("repairs") as progress:
-            checks = make_again(project, checks, progress=progress)
+            checks = upkeep.repair(project, checks, progress=progress)
     lines = [
-        f"{check.kind} {check.key}".rstrip() + f": {check.state}" + (f", {check.message}" if check.message else "")
+        f"{check.kind} {check.key}".rstrip() + f": {check.state}" + f", {check.message}" * bool(check.message)
         for check in checks
     ]
-    failed = any(check.state not in ("ok", "repaired") for check in checks)
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
-    show(result, text="\n".join(lines), failed=failed)
+    show(result, text="\n".join(lines), failed=any(check.state == "damaged" for check in checks))
 
 
 def forget(
     config: ConfigOption,
-    video_ids: Annotated[list[str] | None, typer.Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
+    video_ids: Annotated[list[str] | None, Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
     set_: SetOption = None,
-    offline: Annotated[str, typer.Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, say what would go.")] = False,
+    offline: Annotated[str, Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    yes: Annotated[bool, Option("--yes", help="Do it; without, say what would go.")] = False,
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
-    from hapvr.steps.forget import forget as forget_videos
-    from hapvr.steps.forget import plan_forgetting
+    from hapvr.steps import forget as step
     from hapvr.video.sources import is_remote
 
     project = open_project(config, set_)
-    videos = plan_forgetting(project, video_ids or [], offline=offline)
+    videos = step.plan_forgetting(project, video_ids or [], offline=offline)
     if yes:
-        forget_videos(project, videos)
+        step.forget(project, videos)
     done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
     lines = [
         f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
@@ -175,10 +143,10 @@ def forget(
 
 @features.command("import")
 def import_features(
-    file: Annotated[Path, typer.Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
-    out: Annotated[str, typer.Option(help="The data root that gets features/NAME-00000, ...")],
-    name: Annotated[str, typer.Option(help="What the shards are called.")] = "imported",
-    fps: Annotated[float, typer.Option(help="Frames per second of the features.")] = 1.0,
+    file: Annotated[Path, Argument(help="HDF5, a dataset per video id: [T, 9, D] or [T, D].")],
+    out: Annotated[str, Option(help="The data root that gets features/NAME-00000, ...")],
+    name: Annotated[str, Option(help="What the shards are called.")] = "imported",
+    fps: Annotated[float, Option(help="Frames per second of the features.")] = 1.0,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
     from hapvr.data.filesystem import DataRoot
@@ -189,27 +157,19 @@ def import_features(
         done = step.import_features(root, file, name=name, fps=fps, progress=progress)
     settings = done[0].shard.require({}).settings
     reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
-    result: dict[str, Any] = {
-        "data_root": root.url,
-        "shards": [one.shard.key for one in done],
-        "new_shards": sum(one.done for one in done),
-        "ok": sum(one.num_ok for one in done),
-        "failed": dict(sorted(reasons.items())),
-        "regions": settings["num_regions"],
-        "dims": settings["dims"],
-        "sha256": settings["imported"]["sha256"],
-    }
-    show(result)
+    shards = {"shards": [one.shard.key for one in done], "new_shards": sum(one.done for one in done)}
+    videos = {"ok": sum(one.num_ok for one in done), "failed": dict(sorted(reasons.items()))}
+    kind = {"regions": settings["num_regions"], "dims": settings["dims"], "sha256": settings["imported"]["sha256"]}
+    show({"data_root": root.url, **shards, **videos, **kind})
 
 
-def _run_steps(
-    project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False
-) -> list[dict[str, Any]]:
-    """Run steps one after the other, each for its shards; returns a row per shard."""
+def _run_steps(project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False) -> None:
+    """Run steps one after the other, each for its shards, and show a row for each shard."""
     from hapvr.chain import CHAIN, shards_of
     from hapvr.data.manifest import shard_keys
 
-    rows, both = [], {"training_views", "pseudo_labels"} <= set(names)
+    rows: list[dict[str, Any]] = []
+    lines, both = [], {"training_views", "pseudo_labels"} <= set(names)
     for step in (CHAIN[name] for name in names if not (both and name == "pseudo_labels")):
         known = shard_keys(project.root)
         if not known and step.name != "video_manifest":
@@ -225,21 +185,12 @@ def _run_steps(
                     made = make_views_and_labels(project, key, progress=progress)
                 else:
                     made = {step.name: step.run(project, key, progress=progress, **options)}
-            rows += [_row(name, key, result) for name, result in made.items()]
-    return rows
-
-
-def _row(name: str, key: str, result: Any) -> dict[str, Any]:
-    """What became of a shard; of a step without shards, its name and whether it was finished before."""
-    row: dict[str, Any] = {"step": name, "shard": key}
-    if hasattr(result, "num_ok"):
-        row |= {"ok": result.num_ok, "failed": result.num_failed, "rows": result.num_rows}
-    return row | {"was_finished": not getattr(result, "done", True)}
-
-
-def _show_rows(rows: list[dict[str, Any]]) -> None:
-    lines = []
-    for row in rows:
-        counts = f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows" if "ok" in row else ""
-        lines.append(f"{row['step']} {row['shard']}".rstrip() + counts + (" (was finished)" * row["was_finished"]))
+            for name, result in made.items():
+                row: dict[str, Any] = {"step": name, "shard": key}
+                done, counts = getattr(result, "done", True), ""
+                if hasattr(result, "num_ok"):
+                    row |= {"ok": result.num_ok, "failed": result.num_failed, "rows": result.num_rows}
+                    counts = f": {result.num_ok} videos, {result.num_failed} failed, {result.num_rows} rows"
+                rows.append(row | {"was_finished": not done})
+                lines.append(f"{name} {key}".rstrip() + counts + " (was finished)" * (not done))
     show({"shards": rows}, text="\n".join(lines))

@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_CALL = 2
-INTERRUPTED = 130
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
-SLIM_HINT = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
-FOREIGN = {
-    "mlflow": "tracking: MLflow refuses this; check name, version and --tracking-uri",
-    "sqlalchemy": "tracking: the database cannot be read; it may be damaged or from another version of MLflow",
-}
-"""What errors of other libraries mean here, by the package that defines them."""
 
 
 def default_collection() -> Path:
@@ -51,24 +44,17 @@ ConfigOption = Annotated[
         help="A configuration file (configs/ has those that ship), or the data root of a collection.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
 ]
-IndexModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        help="Where the index's model is, if not where the index says: a bundle folder or a models:/ name.",
-    ),
-]
+IndexModelOption = Annotated[str | None, typer.Option("--model", help="The index's model, if it is not at its place.")]
 
 UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
-_as_json: ContextVar[bool | None] = ContextVar("as_json", default=None)
-"""Whether results are printed as JSON; None until a verb is called."""
+printing_json: ContextVar[bool | None] = ContextVar("printing_json", default=None)
+"""Whether results are printed as JSON; None until a verb is called, which a call that cannot be parsed does not reach."""
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
@@ -78,11 +64,11 @@ def as_command(verb: Verb) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def call(*arguments: Any, as_json: bool = False, **options: Any) -> None:
-        _as_json.set(as_json)
+        printing_json.set(as_json)
         try:
             verb(*arguments, **options)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(130) from None
         except (typer.Exit, typer.Abort, typer.BadParameter, SystemExit):
             raise
         except HapvrError as error:
@@ -92,11 +78,13 @@ def as_command(verb: Verb) -> Callable[..., None]:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
-                fail(f"{str(error.name).partition('.')[0]} is not installed; {SLIM_HINT}", WRONG_CALL)
+                hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
+                fail(f"{str(error.name).partition('.')[0]} is not installed; {hint}", WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
     signature = inspect.signature(verb, eval_str=True)
-    as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption)
+    option = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+    as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
     signature = signature.replace(parameters=[*signature.parameters.values(), as_json])
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
@@ -116,14 +104,9 @@ class Verbs(typer.Typer):
         return register
 
 
-def call_began() -> bool:
-    """Whether a verb of this process was called, which a call that cannot be parsed does not reach."""
-    return _as_json.get() is not None
-
-
 def fail(message: str, code: int) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
-    if _as_json.get():
+    if printing_json.get():
         say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
     say(f"error: {message}", err=True)
     raise typer.Exit(code) from None
@@ -137,28 +120,28 @@ def _unforeseen(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
-    for library, sentence in FOREIGN.items():
-        if type(error).__module__.partition(".")[0] == library:
-            return f"{sentence} ({said})"
-    return (
-        f"unexpected {type(error).__name__}: {said}. Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows "
-        "where it happened"
-    )
+    library = type(error).__module__.partition(".")[0]
+    if library == "mlflow":
+        return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
+    if library == "sqlalchemy":
+        return f"tracking: the database cannot be read; it may be damaged or from another version of MLflow ({said})"
+    hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
+    return f"unexpected {type(error).__name__}: {said}. {hint}"
 
 
 def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
     """Print a result: JSON for programs, text for people, by default a line for each value. failed: whether the exit code is
     FAILED, although there is a result."""
-    if _as_json.get():
+    if printing_json.get():
         text = json.dumps(result, ensure_ascii=False, default=str)
     say("\n".join(f"{name}: {value}" for name, value in result.items()) if text is None else text)
     if failed:
         raise typer.Exit(FAILED)
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+def say(text: str, *, err: bool = False) -> None:
     """Print text. What a file name holds to steer the terminal or to turn the line appears escaped, in JSON as JSON escapes it."""
-    typer.echo(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text), err=err, nl=nl)
+    typer.echo(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text), err=err)
 
 
 def counted(number: int, noun: str) -> str:
@@ -166,24 +149,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def overrides(values: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` options as a mapping; values are read as YAML. Raises ConfigError for one that is not KEY=VALUE."""
-    from hapvr.config_file import read_value
-
-    parsed: dict[str, Any] = {}
-    for value in values or []:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
-        parsed[key] = read_value(text, what=f"--set {key}:")
-    return parsed
-
-
 def open_project(config: Path, set_: list[str] | None = None) -> Project:
     """The project of a configuration, with the values of `--set`."""
+    from hapvr.config_file import read_overrides
     from hapvr.steps.project import Project
 
-    return Project.open(config, overrides=overrides(set_))
+    return Project.open(config, overrides=read_overrides(set_ or []))
 
 
 @contextmanager

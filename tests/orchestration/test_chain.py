@@ -294,7 +294,7 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A source that is not there ends the job at its first stage, and the reason names the folder."""
-    from pipelines.demo import failure_reason
+    from pipelines.monitoring import failure_reason
     from pipelines.resources import project_resource
 
     settings = small_settings(tmp_path / "missing folder", tmp_path / "data")

@@ -8,8 +8,8 @@ import yaml
 
 from hapvr.chain import CHAIN
 from hapvr.chain import JOBS as CHAIN_JOBS
+from pipelines.automation import ON_REQUEST, ONE_AT_A_TIME, jobs
 from pipelines.definitions import defs
-from pipelines.jobs import ON_REQUEST, ONE_AT_A_TIME, jobs
 from pipelines.ui import GROUPS
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
