@@ -23,18 +23,19 @@ TrackingOption = Annotated[
     str,
     Option(
         "--tracking-uri",
+        "--data",
         envvar="MLFLOW_TRACKING_URI",
         show_default="that of HAPVR_CONFIG, or of ~/.local/share/hapvr",
-        help="Where models:/ names are looked up.",
+        help="Where models:/ names are looked up: an MLflow server or database, or that of a data root or a configuration.",
     ),
 ]
 
 
 def registry_address(tracking_uri: str) -> str:
-    """The address that was given, else the registry of HAPVR_CONFIG, else that of the default collection. Raises ConfigError."""
-    if tracking_uri:
+    """The address, or that of the project, else the registry of HAPVR_CONFIG or of the default collection. Raises ConfigError."""
+    if "://" in tracking_uri or tracking_uri.startswith("databricks"):
         return tracking_uri
-    if config := os.environ.get("HAPVR_CONFIG"):
+    if config := tracking_uri or os.environ.get("HAPVR_CONFIG"):
         return open_project(Path(config)).tracking_uri
     return f"sqlite:///{default_collection()}/mlflow/mlflow.db"
 

@@ -215,7 +215,11 @@ class SearchableCollection:
         with self._guard:
             file = self._file(video_id)
             regions, hashes = file.regions(video_id, first, last), file.hashes(video_id, first, last)
-        return SampledFeatures(regions, FrameTimes(tuple(times_s[first:last])), hashes)
+        return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
+
+    def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
+        """Seconds of the sampled frames, and when the video ends."""
+        return FrameTimes(tuple(times_s), self.metadata.of(video_id).duration_s)
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

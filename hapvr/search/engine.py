@@ -199,7 +199,7 @@ class SearchEngine:
                     video_id=name,
                     pairs=tuple(pairs),
                     num_frames=len(times),
-                    seconds=times[-1] + 1 / fps,
+                    seconds=videos.clock(name, times).span_s(0, -1, fps)[1],
                     candidate=candidate,
                     view=number,
                 )

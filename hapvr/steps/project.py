@@ -31,10 +31,12 @@ class Project:
 
         folder: what relative paths start from; default is the working directory.
         """
-        if config_path.is_dir():
+        if config_path.is_dir() or not (config_path.suffix or config_path.exists()):
             config_path = config_path / COLLECTION_FILE
             if not config_path.is_file():
-                raise ConfigError(f"{config_path.parent} is no collection; `hapvr index add FOLDER` makes one")
+                raise ConfigError(
+                    f"{config_path.parent} is no collection; `hapvr index add FOLDER --data {config_path.parent}` makes one"
+                )
         config = load_config(config_path, overrides=overrides)
         base = (folder or Path.cwd()).resolve()
         url = config.data_root if "://" in config.data_root else base / config.data_root

@@ -181,8 +181,8 @@ class Searcher(SearchEngine):
             views = self.views_of(query, options, deadline)
         with timed("find"):
             candidates, lost = self.find(views, allowed=self.allowed(query, options), deadline=deadline)
-        times_s = views[0].clock.times_s
-        seconds = times_s[-1] + 1 / self.scorer.sampling.fps - times_s[0]
+        first_s, last_s = views[0].clock.span_s(0, -1, self.scorer.sampling.fps)
+        seconds = last_s - first_s
         marks, prior, matches = read_marks(self.project.root), options.prior or self.prior, list[Match]()
         with timed("segments"):
             for one in candidates:
