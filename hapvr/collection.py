@@ -54,7 +54,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """
     root = root.resolve()
     if root.suffix in (".yaml", ".yml"):
-        raise ArgumentError(f"{root} is a configuration; name the data root of a collection with --data")
+        raise ArgumentError(f"{root} is a configuration; for a collection name a data root with --data")
     added = [_checked(root, folder) for folder in folders]
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
