@@ -108,9 +108,9 @@ def decide(
     targets = [difference for task, difference in measured if task in target_metrics]
     required = (*(config.required_metrics or target_metrics), PARTS_TASK)
     metrics = tuple(difference for task, difference in measured if task in required)
-    before, after = (float(np.mean([getattr(one, side) for one in targets])) for side in ("champion", "challenger"))
+    champion, challenger = np.mean([(one.champion, one.challenger) for one in targets], axis=0).tolist()
     samples = np.mean([one.samples for one in targets], axis=0)
-    target = Difference("mean of the target metrics", before, after, samples, confidence=config.confidence)
+    target = Difference("mean of the target metrics", champion, challenger, samples, confidence=config.confidence)
     worse = tuple(one.name for one in metrics if one.worse >= config.confidence or one.value < -config.max_drop)
     ahead = target.value > 0 and target.better >= config.confidence
     low, high = (100 * end for end in target.interval)
