@@ -55,11 +55,6 @@ class TrainConfig(Settings):
         description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
         "with the video, and the rest is masked",
     )
-    part_rate: Rate = Field(
-        default=0.0,
-        description="ours, with `repeat_short_clips: false`: share of the weak views that are cut to a part, which is asked for in "
-        "whole clips as parts of videos are",
-    )
     look_alikes: bool = Field(
         default=False,
         description="ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; "
@@ -231,8 +226,6 @@ class Config(Settings):
             yield f"{said}; set features.pooled: true, or train.network.distractor_discrimination: false"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
-        if self.train.part_rate and (network.family != "similarity" or self.train.repeat_short_clips):
-            yield "train.part_rate: only the similarity network trains on parts, and with repeat_short_clips: false; set it to 0"
         if network.family != "similarity" and self.train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
         if self.train.batch_videos % self.train.num_processes:
