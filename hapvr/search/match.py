@@ -179,7 +179,7 @@ class SearchAnswer:
         match, unsure = (sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure"))
         found = "1 video matches" if match == 1 else f"{match} videos match"
         if self.precision is None:
-            others = f"; the others are {CANNOT_SAY}" if unsure else ""
+            others = f"; the others are {CANNOT_SAY}" if len(self.matches) > match else ""
             return found + others if match else CANNOT_SAY
         if match:
             return f"{found}, {unsure} unsure" if unsure else found
