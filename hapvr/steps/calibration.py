@@ -73,17 +73,10 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             own = (network.self_similarity(video).double().cpu().numpy() for video in (first, second))
             return relative_similarity(network.frame_similarity(first, second).cpu().numpy(), *own)
 
+    source = {"benchmark": name, "task": task.name, "labels": sorted(task.positives), "run_key": run.key}
+    source |= {"shards": features.digests()}
     return fit_calibration(
-        matches,
-        others,
-        source={
-            "benchmark": name,
-            "task": task.name,
-            "labels": sorted(task.positives),
-            "shards": features.digests(),
-            "run_key": run.key,
-        },
-        frame_threshold=frame_threshold(len(different), similarities),
+        matches, others, source=source, frame_threshold=frame_threshold(len(different), similarities)
     )
 
 

@@ -156,7 +156,7 @@ def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> 
     (whole, *_), _ = searcher.find(searcher.scorer.views(query.features)[:1])
     assert whole.similarity < 0.5 < 0.7 < best.similarity
     matrix = searcher.matrix(query, "in/long.mp4", max_cells=10_000)
-    assert matrix.values[range(10), range(10, 20)].mean() > matrix.threshold
+    assert matrix["values"][range(10), range(10, 20)].mean() > matrix["threshold"]
 
 
 def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
