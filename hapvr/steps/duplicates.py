@@ -55,9 +55,8 @@ def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, prog
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
-    if (
-        stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) == wanted
-    ):  # a data root that is only read has no locks
+    # before the lock, which a data root that is only read has not
+    if stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) == wanted:
         return False
     with root.lock(f"{PAIRS_STAGE}/{key}"):
         pairs: list[DuplicatePair] = []
