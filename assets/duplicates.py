@@ -26,7 +26,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     import polars as pl
 
     from hapvr.progress import ProgressLines
-    from hapvr.search.duplicates import pair_table
+    from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
     from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
     from hapvr.steps.searcher import UNSURE, Searcher
 
@@ -40,17 +40,18 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             check_results=[checks.result(CALIBRATED, False, CALIBRATE)],
         )
     progress = ProgressLines(context.log.info, "searching for videos")
-    made = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
-    stored = metadata.stored(opened.root, rows_place(PAIRS_STAGE, context.partition_key))
-    table = pl.DataFrame(pair_table(made.pairs)).sort("probability", descending=True)
+    done = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
+    place = rows_place(PAIRS_STAGE, context.partition_key)
+    stored = metadata.stored(opened.root, place)
+    table = pl.DataFrame(read_rows(opened.root, place, PAIR_SCHEMA)).sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
-            "dagster/row_count": len(made.pairs),
+            "dagster/row_count": len(table),
             "model": searcher.current.model,
             "kinds": metadata.table(table.group_by("kind").len("pairs").sort("kind")),
             "surest_pairs": metadata.table(table.drop("first_sha256", "second_sha256", "mark")),
             **stored,
-            "was_finished": not made.done,
+            "was_finished": not done,
         },
         data_version=dg.DataVersion(stored["digest"]),
         check_results=[checks.result(CALIBRATED, True, CALIBRATE)],

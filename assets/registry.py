@@ -37,7 +37,6 @@ def _show_version(made: Made) -> dg.MaterializeResult:
             "path": dg.MetadataValue.path(str(result.bundle)),
             "digest": result.digest,
             "model_card": dg.MetadataValue.md(result.card),
-            **({"reliability": metadata.figure(result.figure)} if result.figure else {}),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
         data_version=dg.DataVersion(result.digest),

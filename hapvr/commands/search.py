@@ -59,11 +59,9 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
     query that cannot be used is a row with an error.
     """
-    from pydantic import TypeAdapter
-
     from hapvr.scorer.access import ANY_HOST, Access
     from hapvr.search.match import Part, answer_table, answer_values
-    from hapvr.steps.explanation import Explanation, explain
+    from hapvr.steps.explanation import explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 
     if not queries and not ids:
@@ -80,9 +78,8 @@ def search(
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
         found = [explain(searcher, query(), explained, options) for _, query in asked]
-        values = TypeAdapter(list[Explanation]).dump_python(found, mode="json")
-        text = "\n".join(line for one in found for line in one.lines())
-        return show({"config": str(config), "explanations": values}, text=text)
+        text = "\n".join(line for lines in found for line in lines)
+        return show({"config": str(config), "explanations": found}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for number, (name, query) in enumerate(asked):

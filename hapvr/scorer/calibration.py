@@ -23,34 +23,21 @@ PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 MIN_PAIRS = 10
 """Matches, and other pairs, below which a curve would say more than the data does."""
 
-NUM_BINS = 10
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
     """The lowest similarity at which a wanted precision was reached, and what that rests on.
 
     precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at
-    or above it. lower: end of the 95 % Wilson interval of `found`. num_pairs, num_matches: pairs at or above it, and the
-    matches among them.
+    or above it. num_pairs, num_matches: pairs at or above it, and the matches among them.
     """
 
     precision: Rate
     similarity: FiniteFloat | None
     found: Rate
-    lower: Rate
     recall: Rate
     num_pairs: Count
     num_matches: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReliabilityBin:
-    """Pairs of similar predicted probability: their mean prediction, the rate of matches among them, their number."""
-
-    predicted: Rate
-    observed: Rate
-    num_pairs: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +56,6 @@ class Calibration:
     num_others: Count
     brier: Rate
     thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1)]
-    reliability: tuple[ReliabilityBin, ...]
     frame_threshold: FiniteFloat | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
 
@@ -129,8 +115,6 @@ def fit_calibration(
     target = np.where(is_match, (len(positive) + 1) / (len(positive) + 2), 1 / (len(negative) + 2))
     (slope,), intercept = fit_logistic(similarity[:, None], target)
     predicted = sigmoid(slope * similarity + intercept)
-    of_bin = np.minimum((predicted * NUM_BINS).astype(int), NUM_BINS - 1)
-    bins = [of_bin == number for number in np.unique(of_bin)]
     return Calibration(
         slope=float(slope),
         intercept=intercept,
@@ -139,12 +123,6 @@ def fit_calibration(
         num_others=len(negative),
         brier=float(np.mean((predicted - is_match) ** 2)),
         thresholds=_thresholds(similarity, is_match),
-        reliability=tuple(
-            ReliabilityBin(
-                predicted=float(predicted[one].mean()), observed=float(is_match[one].mean()), num_pairs=int(one.sum())
-            )
-            for one in bins
-        ),
         frame_threshold=frame_threshold,
         source=dict(source),
     )
@@ -165,21 +143,12 @@ def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[Precis
                 precision=wanted,
                 similarity=float(ordered[number - 1]) if number else None,
                 found=found / number if number else 0.0,
-                lower=_wilson_lower(found, number) if number else 0.0,
                 recall=found / max(int(is_match.sum()), 1),
                 num_pairs=number,
                 num_matches=found,
             )
         )
     return tuple(rows)
-
-
-def _wilson_lower(hits: int, number: int, *, z: float = 1.96) -> float:
-    """Lower end of Wilson's score interval of a rate."""
-    rate = hits / number
-    center = rate + z * z / (2 * number)
-    spread = z * math.sqrt(rate * (1 - rate) / number + z * z / (4 * number * number))
-    return max(0.0, (center - spread) / (1 + z * z / number))
 
 
 def fit_logistic(

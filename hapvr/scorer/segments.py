@@ -4,15 +4,9 @@ detection of partial near-duplicate videos by visual-temporal consistency", ACM 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from hapvr.model.family import VideoNetwork
 
 DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
@@ -91,13 +85,6 @@ def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike
     products = np.outer(np.asarray(query, np.float64), np.asarray(reference, np.float64))
     scale = np.sqrt(np.maximum(products, 1e-12))
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
-
-
-def relative_frame_matrix(network: VideoNetwork, query: Tensor, reference: Tensor) -> NDArray[np.float64]:
-    """`relative_similarity` [T, T'] of two embedded videos [T, r, d] and [T', r, d]."""
-    matrix = network.frame_similarity(query, reference).cpu().numpy()
-    query_self, reference_self = (network.self_similarity(video).double().cpu().numpy() for video in (query, reference))
-    return relative_similarity(matrix, query_self, reference_self)
 
 
 def best_run(similarity: ArrayLike) -> float:

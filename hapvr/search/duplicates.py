@@ -185,23 +185,23 @@ def group_copies(
                 copies.append(one)
         free -= {medoid, *copies}
         if copies:
-            chances = {medoid: 1.0} | {one: near[medoid][one].probability for one in copies}
-            members += _group(medoid, chances, metadata, contained, edited)
+            members += _group(medoid, {one: near[medoid][one] for one in copies}, metadata, contained, edited)
     return members
 
 
 def _group(
     medoid: str,
-    chances: Mapping[str, float],
+    pairs: Mapping[str, DuplicatePair],
     metadata: Mapping[str, VideoMetadata],
     contained: Mapping[str, set[str]],
     edited: Collection[str],
 ) -> list[GroupMember]:
-    """The members of a group, by id with the probability that they match its medoid; the copy to keep comes first."""
-    name = min(metadata[one].sha256 for one in chances)[:12]
-    spoilt = {one: EDITED if one in edited else "" for one in chances}
-    spoilt |= {one: MIXED for one in chances if not contained.get(one, set()).isdisjoint(chances)}
-    best, *others = sorted(chances, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
+    """The members of a group, of its medoid and each copy's pair with it; the copy to keep comes first."""
+    ids = {medoid, *pairs}
+    name = min(metadata[one].sha256 for one in ids)[:12]
+    spoilt = {one: EDITED if one in edited else "" for one in ids}
+    spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
+    best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
     better, worse = _facts(metadata[best]), {one: "" if spoilt[best] else spoilt[one] for one in others}
     reasons = {one: why or LATER.format(_facts(metadata[one]), better) for one, why in worse.items()}
     reasons[best] = PURE if worse[others[0]] else FIRST.format(better)
@@ -210,9 +210,10 @@ def _group(
             group=name,
             video_id=one,
             medoid=one == medoid,
+            verdict=None if one == medoid else pairs[one].verdict,
             keep=one == best,
             reason=reasons[one],
-            probability=chances[one],
+            probability=1.0 if one == medoid else pairs[one].probability,
             metadata=metadata[one],
         )
         for one in (best, *others)
@@ -248,29 +249,6 @@ def group_rows(members: Iterable[GroupMember]) -> pa.Table:
     """A row per member, with the metadata of its file."""
     rows = [vars(one) | vars(one.metadata) | {"path": one.metadata.path_text} for one in members]
     return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)
-
-
-@dataclass(frozen=True)
-class StoredPairs:
-    """fingerprint: of all that may change the pairs. network: digest of the network that found them. done: whether they were
-    made just now."""
-
-    pairs: tuple[DuplicatePair, ...]
-    fingerprint: str
-    network: str
-    done: bool = False
-
-
-def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
-    """Replace the file at `place`, whole. Raises DataError where it cannot be written."""
-    write_rows(root, place, pair_table(found.pairs), fingerprint=found.fingerprint, network=found.network)
-
-
-def read_pairs(root: DataRoot, place: str, *, damaged: bool = False) -> StoredPairs:
-    """What `write_pairs` wrote; no pairs and an empty fingerprint where nothing is. damaged: see `read_rows`."""
-    table = read_rows(root, place, PAIR_SCHEMA, damaged=damaged)
-    pairs = tuple(DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
-    return StoredPairs(pairs, stamp(table, "fingerprint"), stamp(table, "network"))
 
 
 def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, computed_field
 
 from hapvr.errors import ArgumentError, VideoError
@@ -179,23 +178,11 @@ class SearchAnswer:
         match, unsure = (sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure"))
         found = "1 video matches" if match == 1 else f"{match} videos match"
         if self.precision is None:
-            others = f"; the others are {CANNOT_SAY}" if unsure else ""
+            others = f"; the others are {CANNOT_SAY}" if len(self.matches) > match else ""
             return found + others if match else CANNOT_SAY
         if match:
             return f"{found}, {unsure} unsure" if unsure else found
         return f"unsure: {unsure} video{'s' * (unsure > 1)} may match" if unsure else "probably nothing here"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FrameMatrix:
-    """values: similarity [T, T'] of frames, in [-1, 1], 1 for the same picture. query_times_s, reference_times_s: of the
-    T and T' frames. threshold: the value from which on two frames count as the same in segments. segments: of the whole."""
-
-    query_times_s: tuple[float, ...]
-    reference_times_s: tuple[float, ...]
-    values: NDArray[np.float64]
-    threshold: float
-    segments: tuple[Segment, ...]
 
 
 def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:

@@ -21,7 +21,6 @@ from hapvr.scorer.access import Deadline
 from hapvr.scorer.segments import Segment
 from hapvr.search import marks as stored
 from hapvr.search.duplicates import KINDS, Kind
-from hapvr.search.match import FrameMatrix
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
@@ -140,14 +139,13 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
     job = service.jobs.get(pair.job) if pair.job is not None else None
     content, deadline = index.metadata(pair.reference).sha256, Deadline(jobs.SEARCH_TIMEOUT_S)
 
-    def compared() -> tuple[FrameMatrix, str]:
+    def compared() -> dict[str, Any]:
         query = index.read_id(pair.query or "") if job is None else job.read_query()
         verdict = stored.read_marks(service.project.root).verdict(query.sha256, content)
         found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
-        return found, verdict or ""
+        return found | {"values": np.round(found["values"], 3).tolist(), "mark": verdict or ""}
 
-    found, verdict = await anyio.to_thread.run_sync(compared, limiter=service.reading)
-    return vars(found) | {"values": np.round(found.values, 3).tolist(), "mark": verdict}
+    return await anyio.to_thread.run_sync(compared, limiter=service.reading)
 
 
 # Watch lists

@@ -213,4 +213,4 @@ async def explanation(
     job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
     work = partial(explain, index.searcher, job.read_query(), reference, job.options, deadline=deadline)
     with place:
-        return Explained(lines=(await anyio.to_thread.run_sync(work, limiter=service.reading)).lines())
+        return Explained(lines=await anyio.to_thread.run_sync(work, limiter=service.reading))

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import polars as pl
 import torch
-from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.benchmark.report import BLUE, GREY
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -21,7 +19,7 @@ from hapvr.model.checkpoint import load_network
 from hapvr.networks.extract import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.segments import relative_frame_matrix
+from hapvr.scorer.segments import relative_similarity
 from hapvr.seeding import numpy_rng
 from hapvr.steps.benchmark_features import benchmark_shards, open_benchmark, project_benchmark, score_stored, stored_ids
 from hapvr.steps.project import Project
@@ -72,43 +70,19 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
         videos = dict(features.read(pair, extras=network.needs_extras))
         with torch.inference_mode():
             first, second = (network.embed(videos[video].float().to(device)) for video in pair)
-            return relative_frame_matrix(network, first, second)
+            own = (network.self_similarity(video).double().cpu().numpy() for video in (first, second))
+            return relative_similarity(network.frame_similarity(first, second).cpu().numpy(), *own)
 
+    source = {"benchmark": name, "task": task.name, "labels": sorted(task.positives), "run_key": run.key}
+    source |= {"shards": features.digests()}
     return fit_calibration(
-        matches,
-        others,
-        source={
-            "benchmark": name,
-            "task": task.name,
-            "labels": sorted(task.positives),
-            "shards": features.digests(),
-            "run_key": run.key,
-        },
-        frame_threshold=frame_threshold(len(different), similarities),
+        matches, others, source=source, frame_threshold=frame_threshold(len(different), similarities)
     )
 
 
 def broadest_task(definition: BenchmarkDefinition) -> Task:
     """The task with the most kinds of relevant labels, the first of equals."""
     return max(definition.tasks, key=lambda task: len(task.positives))
-
-
-def reliability_figure(calibration: Calibration) -> Figure:
-    """Observed against predicted rate of matches."""
-    figure = Figure(figsize=(5, 4.5), layout="constrained")
-    axes, rows = figure.subplots(), calibration.reliability
-    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
-    axes.plot(
-        [row.predicted for row in rows], [row.observed for row in rows], "o-", color=BLUE, label="validation pairs"
-    )
-    axes.set(xlabel="predicted probability", ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
-    axes.set_title(
-        f"{calibration.num_matches:,} matches, {calibration.num_others:,} others; Brier score {calibration.brier:.4f}",
-        fontsize=10,
-    )
-    axes.legend(loc="upper left", fontsize="small")
-    axes.grid(alpha=0.3)
-    return figure
 
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:

@@ -22,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
-from hapvr.search.duplicates import DuplicatePair, GroupMember, StoredPairs, read_rows, stamp, write_rows
+from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp, write_rows
 from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
@@ -46,10 +46,8 @@ LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
 
-def make_duplicate_pairs(
-    project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
-) -> StoredPairs:
-    """Look for every video of a shard in the whole collection; a shard that is unchanged is left alone.
+def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress) -> bool:
+    """Look for every video of a shard in the whole collection; returns whether the shard had changed: else it is left alone.
 
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
     and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
@@ -57,9 +55,9 @@ def make_duplicate_pairs(
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
-    made = store.read_pairs(root, place, damaged=True)
-    if made.fingerprint == wanted:  # a data root that is only read has no locks
-        return made
+    # before the lock, which a data root that is only read has not
+    if stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) == wanted:
+        return False
     with root.lock(f"{PAIRS_STAGE}/{key}"):
         pairs: list[DuplicatePair] = []
         video_ids = searcher.collection.video_ids(key)
@@ -67,9 +65,9 @@ def make_duplicate_pairs(
             progress(number, len(video_ids))
             pairs += _pairs(video_id, searcher)
         progress(len(video_ids), len(video_ids))
-        made = StoredPairs(tuple(store.best_of_each(pairs)), wanted, searcher.current.digest, done=True)
-        store.write_pairs(root, place, made)
-    return made
+        table = store.pair_table(store.best_of_each(pairs))
+        write_rows(root, place, table, fingerprint=wanted, network=searcher.current.digest)
+    return True
 
 
 def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
@@ -81,14 +79,13 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     marks = read_marks(project.root)
     metadata = searcher.collection.metadata
     contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
-    stored = (
-        store.read_pairs(project.root, rows_place(PAIRS_STAGE, key)) for key in project.root.list_folders(PAIRS_STAGE)
-    )
+    places = (rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE))
+    tables = (read_rows(project.root, place, store.PAIR_SCHEMA) for place in places)
     known = [
         pair
-        for found in stored
-        if found.network == searcher.current.digest
-        for pair in found.pairs
+        for table in tables
+        if stamp(table, "network") == searcher.current.digest
+        for pair in (DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
         if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
     ]
     said = [
@@ -167,17 +164,12 @@ def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[Grou
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
     members, random = store.group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
-    by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
-    medoids = {member.group: member.video_id for member in members if member.medoid}
-    compared = [by_ids.get(frozenset((medoids[one.group], one.video_id))) for one in members]  # None for the medoid
+    contents = {one.group: one.metadata.sha256 for one in members if one.medoid}
     doubted = {
         one.group
-        for one, pair in zip(members, compared, strict=True)
-        if pair is not None and (pair.verdict != "match" or (random and not pair.same_file))
+        for one in members
+        if one.verdict not in ("match", None) or (random and one.metadata.sha256 != contents[one.group])
     }
-    members = [
-        replace(one, verdict=pair.verdict if pair else None) for one, pair in zip(members, compared, strict=True)
-    ]
     reason = RANDOM_WEIGHTS if random else UNSURE
     return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
 

@@ -18,10 +18,7 @@ import pyarrow.compute as pc
 from hapvr.data import features, frames, manifest
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
-from hapvr.data.manifest import (
-    MANIFEST_STAGE,
-    VIDEOS_STAGE,
-)
+from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
 from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
@@ -61,13 +58,6 @@ class ForgottenVideo:
     kept_out: bool
 
 
-@dataclass(frozen=True)
-class _Journal:
-    """The file at JOURNAL."""
-
-    videos: list[ForgottenVideo]
-
-
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
     """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks,
     and what a killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is
@@ -76,8 +66,8 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
     videos: dict[str, ForgottenVideo] = {}
     if root.exists(JOURNAL):
-        begun = root.read_json_as(JOURNAL, _Journal, hint="remove it, and name again what it names")
-        videos = {one.video_id: one for one in begun.videos}
+        begun = root.read_json_as(JOURNAL, list[ForgottenVideo], hint="remove it, and name again what it names")
+        videos = {one.video_id: one for one in begun}
     if unknown := [one for one in video_ids if one not in listed and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
@@ -108,7 +98,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
     keys, renamed = sorted({one.shard for one in videos}), dict[str, str]()
     with root.lock("forget"):
-        root.write_json(JOURNAL, asdict(_Journal(list(videos))))
+        root.write_json(JOURNAL, [asdict(one) for one in videos])
         manifest.forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
         with root.lock(MANIFEST_STAGE):
             for key in keys:

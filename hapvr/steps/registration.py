@@ -9,7 +9,6 @@ from typing import Any
 
 import polars as pl
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -29,7 +28,7 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.torch_networks import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline, searches_text
-from hapvr.steps.calibration import calibrate, fit_on_validation, reliability_figure
+from hapvr.steps.calibration import calibrate, fit_on_validation
 from hapvr.steps.evaluation import BASELINE, TRAINED, Decision, make_decision, stored_scores
 from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
@@ -47,8 +46,7 @@ CHECKED_FRAMES = 6
 @dataclass(frozen=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
-    metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or "";
-    figure: of the calibration, None without one."""
+    metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or ""."""
 
     run: TrainingRun
     name: str
@@ -59,7 +57,6 @@ class Registration:
     digest: str
     card: str
     warning: str
-    figure: Figure | None
 
 
 def make_registered_model(
@@ -101,9 +98,6 @@ def make_registered_model(
         project, training, scores=scores, calibration=fitted, evidence=evidence, tags=tags, onnx=onnx, warning=warning
     )
     complete_bundle(bundle, evidence=evidence, card=card)
-    figure = None if calibration is None else reliability_figure(calibration)
-    if figure is not None:
-        tracker.client.log_figure(training.mlflow_run_id, figure, "figures/calibration/reliability.png")
     # The data is what the training read, which may be less than what is there by now.
     lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
     lineage |= {WARNING_TAG: warning} if warning else {}
@@ -115,7 +109,7 @@ def make_registered_model(
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
     digest = file_sha256(bundle / SCORER_FILE)
-    return Registration(training, name, version, decision, bundle, target, digest, card, warning, figure)
+    return Registration(training, name, version, decision, bundle, target, digest, card, warning)
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:

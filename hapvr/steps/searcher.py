@@ -24,7 +24,7 @@ from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.search.engine import SearchEngine
 from hapvr.search.marks import read_marks
-from hapvr.search.match import FrameMatrix, Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
+from hapvr.search.match import Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
@@ -197,9 +197,8 @@ class Searcher(SearchEngine):
                     continue
                 said, by, since = (mark.verdict, mark.by, mark.since) if mark else ("", "", "")
                 segments = self.segments(views[one.view], one, deadline) if options.segments else ()
-                covered: tuple[float | None, float | None] = (None, None)
-                if options.segments:
-                    covered = coverage(segments, query_s=seconds, reference_s=one.seconds)
+                spans = coverage(segments, query_s=seconds, reference_s=one.seconds)
+                covered = spans if options.segments else (None, None)
                 matches.append(
                     Match(
                         query=query.name,
@@ -251,10 +250,12 @@ class Searcher(SearchEngine):
             return None
         return lambda video_id: video_id.startswith(options.folder) and video_id != query.video_id
 
-    def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> FrameMatrix:
+    def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> dict[str, Any]:
         """How similar the frames of a query and of a video of the collection are, by the view of the query that is closest.
 
-        max_cells: of the matrix; of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
+        values: [T, T'] in [-1, 1], 1 for the same picture; query_times_s, reference_times_s: of the T and T' frames;
+        threshold: from which on two frames count as the same in segments; segments: of the whole. max_cells: of the matrix;
+        of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
         """
         reference = self.collection.whole(video_id)
         rows, columns = (len(video.regions) for video in (query.features, reference))
@@ -266,13 +267,13 @@ class Searcher(SearchEngine):
         second = self.scorer.embed(thinned[1], deadline)
         by_view = [self.scorer.relative_similarity(view, second, deadline) for view in self.scorer.views(thinned[0])]
         values, first = max(by_view, key=lambda values: values.max(axis=1).mean()), thinned[0]
-        return FrameMatrix(
-            query_times_s=first.clock.times_s,
-            reference_times_s=second.clock.times_s,
-            values=values,
-            threshold=self.scorer.frame_threshold,
-            segments=self.scorer.segments_in(values, first.clock, second.clock),
-        )
+        return {
+            "query_times_s": first.clock.times_s,
+            "reference_times_s": second.clock.times_s,
+            "values": values,
+            "threshold": self.scorer.frame_threshold,
+            "segments": self.scorer.segments_in(values, first.clock, second.clock),
+        }
 
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
         """`search_fingerprint` of a shard. Raises DataError for one that is not in the index, and from a model that was

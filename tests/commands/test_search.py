@@ -57,7 +57,7 @@ def test_why_a_video_is_found(project: Project, clip: Path) -> None:
     assert "query 0:02-0:08 = 0:25-0:31" in text
     assert "log odds" in text
     (found,) = json.loads(call(project, "search", clip, "--explain", "in/long.mp4", "--json"))["explanations"]
-    assert (found["rank"], found["views"][0]["found"]["video_id"]) == (1, "in/long.mp4")
+    assert found == text.splitlines()
     assert "no video 'in/absent.mp4'" in call(project, "search", clip, "--explain", "in/absent.mp4", exit_code=1)
 
 

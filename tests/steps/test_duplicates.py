@@ -13,12 +13,14 @@ from hapvr.cli import app
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
+    PAIRS_STAGE,
     RANDOM_WEIGHTS,
     duplicate_pairs,
     make_duplicate_groups,
     make_duplicate_pairs,
     outdated_groups,
     outdated_pairs,
+    rows_place,
 )
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
@@ -43,7 +45,7 @@ def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
 def make_all(project: Project) -> list[bool]:
     """Whether each shard was looked through."""
     searcher = Searcher.open(project)
-    return [make_duplicate_pairs(project, searcher, key).done for key in searcher.collection.shards()]
+    return [make_duplicate_pairs(project, searcher, key) for key in searcher.collection.shards()]
 
 
 def kinds(project: Project) -> dict[tuple[str, str], str]:
@@ -194,8 +196,8 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     make_all(grown)
     pair = ("in/short.mp4", "in/z new excerpt.mp4")
     searcher = Searcher.open(grown)
-    theirs = make_duplicate_pairs(grown, searcher, searcher.collection.shard_of["in/short.mp4"]).pairs
-    assert pair in {(one.first, one.second) for one in theirs}
+    theirs = grown.root.local_path(rows_place(PAIRS_STAGE, searcher.collection.shard_of["in/short.mp4"]))
+    assert pair in pl.read_parquet(theirs).select("first", "second").rows()
     assert pair in kinds(grown)
     write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))
     index(grown, Path(searcher.current.model))
