@@ -6,7 +6,7 @@ import hashlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -23,33 +23,22 @@ from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbo
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
 from hapvr.video.frames import center_crop, decode_jpegs
 from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
-IMPORT_VIDEOS = 512
-"""Videos per shard of imported features."""
 
 
-class Extractor(NamedTuple):
-    """What makes the features of frames.
+def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, Any], dict[str, int], tuple[int, int]]:
+    """The backbone with the whitening of the project. extras: with the pooled vectors that `features.pooled` asks for.
 
-    embed: the network; settings: what determines the regions that it makes; extras: what `extras_setting` says of it; shape:
-    [R, D] of a frame, the rows of its extras included.
+    Returns the network, what determines the regions that it makes, what `extras_setting` says of it, and [R, D] of a frame,
+    the rows of its extras included.
     """
-
-    embed: Embed
-    settings: dict[str, Any]
-    extras: dict[str, int]
-    shape: tuple[int, int]
-
-
-def open_extractor(project: Project, *, extras: bool) -> Extractor:
-    """The backbone and whitening of the project. extras: with the pooled vectors that `features.pooled` asks for."""
     config, whitening = project.config, load_whitening(project.root)
     backbone = open_backbone(config.backbone, config.device, extras=extras)
     settings = {
@@ -64,7 +53,7 @@ def open_extractor(project: Project, *, extras: bool) -> Extractor:
 
         num_rows += extras_rows(pooled, whitening.dims)
     embed = region_embedder(backbone, whitening, config.device, extras=extras)
-    return Extractor(embed, settings, extras_setting(pooled), (num_rows, whitening.dims))
+    return embed, settings, extras_setting(pooled), (num_rows, whitening.dims)
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -76,7 +65,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
-    extractor = open_extractor(project, extras=project.config.features.pooled)
+    embed, settings, extras, (num_regions, dims) = open_extractor(project, extras=project.config.features.pooled)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
@@ -88,16 +77,16 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
                 yield video_id, crops(video.jpegs, project.config.backbone.crop_px)
 
-        for video_id, (values,) in embed_by_networks(clips(), [extractor.embed]):
+        for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
             yield VideoEntry(row, feature_columns(video_id, times, values, hashes), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings={**extractor.settings, **extractor.extras, HASH_SETTING: HASH_VERSION},
+        settings={**settings, **extras, HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
-        columns=fields(num_regions=extractor.shape[0], dims=extractor.shape[1]),
+        columns=fields(num_regions=num_regions, dims=dims),
         index_columns=INDEX_COLUMNS,
     )
     return build_shard(
@@ -122,7 +111,7 @@ def import_features(
     *,
     name: str,
     fps: float = 1.0,
-    shard_videos: int = IMPORT_VIDEOS,
+    shard_videos: int = 512,
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.

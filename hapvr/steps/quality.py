@@ -109,13 +109,10 @@ def check_features(project: Project, key: str) -> list[Finding]:
     ]
 
 
-def video_status(project: Project, *, generated: bool = False) -> pl.DataFrame:
-    """video_id, status, reason, message of every video of the collection, as its frames (or files) ended.
-
-    generated: also of those that were made of them for benchmarks.
-    """
-    tables, keys = [], shard_keys(project.root)
-    for key in keys if generated else collection_keys(project.root, keys):
+def video_status(project: Project) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    tables = []
+    for key in shard_keys(project.root):
         found = project.shard("frames", key).find() or project.shard("videos", key).read()
         tables.append(found.frame().select("video_id", "status", "reason", "message"))
     return pl.concat(tables)

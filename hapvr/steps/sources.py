@@ -96,11 +96,6 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), unsettled
 
 
-def note_tick(project: Project) -> None:
-    """Write down that the automation has looked at the sources."""
-    project.root.write_json(TICK_PLACE, {"time_s": time.time()})
-
-
 def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress) -> Iterator[Offer]:
     from hapvr.demo.clips_benchmark import split_user_videos
     from hapvr.demo.corpus import make_demo_corpus

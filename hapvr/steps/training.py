@@ -38,10 +38,6 @@ from hapvr.train import run_folder
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-NOT_TRAINED = (
-    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
-    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
-)
 STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
 """What each `train.source` reads."""
 TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")

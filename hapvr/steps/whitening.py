@@ -31,8 +31,8 @@ from hapvr.networks.whitening import (
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
 from hapvr.video.frames import center_crop, decode_jpegs
 
 IMPORTED = "imported"
