@@ -65,7 +65,7 @@ CHAIN: Mapping[str, Step] = {step.name: step for step in (
          does="fetches remote files and inspects every file"),
     Step("frames", "ingest", "videos:make_frames", inputs=("videos",), shards="all",
          does="samples one frame per second, in processes that are killed when they hang"),
-    Step("whitening", "whiten", "whitening:make_whitening", inputs=("frames",), gpu=True,
+    Step("whitening", "whiten", "features:make_whitening", inputs=("frames",), gpu=True,
          does="fits PCA whitening on regions of training frames, once"),
     Step("features", "extract", "features:make_features", inputs=("frames", "whitening"), shards="all", gpu=True,
          does="computes region features [T, 9, D] of whole videos"),
