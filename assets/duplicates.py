@@ -25,7 +25,7 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.progress import ProgressLines
+    from hapvr.progress import progress_lines
     from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
     from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
     from hapvr.steps.searcher import UNSURE, Searcher
@@ -39,7 +39,7 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
             metadata={"dagster/row_count": 0, "reason": UNSURE},
             check_results=[checks.result(CALIBRATED, False, CALIBRATE)],
         )
-    progress = ProgressLines(context.log.info, "searching for videos")
+    progress = progress_lines(context.log.info, "searching for videos")
     done = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     place = rows_place(PAIRS_STAGE, context.partition_key)
     stored = metadata.stored(opened.root, place)

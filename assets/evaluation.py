@@ -15,29 +15,28 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
     from hapvr.steps.evaluation import TRAINED
     from hapvr.steps.training import trained_run
 
-    scored = made.result
-    files = {name: file_sha256(scores.folder / "scores.json") for name, scores in scored.items()}
+    scored, run = made.result, trained_run(made.project, training_key(made.context.run))
+    files = {name: file_sha256(run.folder / "benchmarks" / name / "scores.json") for name in scored}
     digest = hashlib.sha256("".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()).hexdigest()
     # One number per entry: Dagster draws these over time.
     metrics = {
         f"{name}: {task.metric} {task.task}": task.value
-        for name, scores in scored.items()
-        for task in scores.results[TRAINED].tasks
+        for name, (results, _) in scored.items()
+        for task in results[TRAINED].tasks
     }
-    figures = {
+    shown = {
         f"{name}: {title}": metadata.figure(figure)
-        for name, scores in scored.items()
-        for title, figure in scores.figures.items()
+        for name, (_, figures) in scored.items()
+        for title, figure in figures.items()
     }
     tables = []
-    for name, scores in scored.items():  # how much could be scored, and every metric of both models in percent
-        counts = scores.results[TRAINED].availability
+    for name, (results, _) in scored.items():  # how much could be scored, and every metric of both models in percent
+        counts = results[TRAINED].availability
         tables += [
             f"**{name}**: {counts['num_queries_scored']} of {counts['num_queries']} queries and "
             f"{counts['num_references_scored']} of {counts['num_references']} references scored",
-            metrics_markdown({row: result.metrics for row, result in scores.results.items()}),
+            metrics_markdown({row: result.metrics for row, result in results.items()}),
         ]
-    run = trained_run(made.project, training_key(made.context.run))
     return dg.MaterializeResult(
         metadata={
             "metrics": dg.MetadataValue.md("\n\n".join(tables)),
@@ -45,7 +44,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
             "mlflow_run": made.resource.run_link(made.project, run.mlflow_run_id),
             "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
             "digest": digest,
-            **figures,
+            **shown,
         },
         data_version=dg.DataVersion(digest),
     )

@@ -79,10 +79,10 @@ def step_asset(
 
     @chain_asset(name, **options)
     def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-        from hapvr.progress import ProgressLines
+        from hapvr.progress import progress_lines
 
         opened, key = project.open(), context.partition_key if step.per_shard else ""
-        progress = ProgressLines(context.log.info, f"{name} {key}".rstrip())
+        progress = progress_lines(context.log.info, f"{name} {key}".rstrip())
         if step.shards == "collection" and key not in shards_of(opened, step):
             return empty_record(NOT_IN_COLLECTION, options.get("checks", ()))
         result = step.run(opened, key, progress=progress, **arguments(context))

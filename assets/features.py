@@ -69,7 +69,7 @@ features = step_asset(
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.data.manifest import is_training_shard
-    from hapvr.progress import ProgressLines
+    from hapvr.progress import progress_lines
     from hapvr.steps.quality import check_stored
     from hapvr.steps.views import make_views_and_labels
 
@@ -81,7 +81,7 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         yield from (checks.empty_record(NOT_TRAINING, checks.STORED, asset=name) for name in wanted)
         return
     made = make_views_and_labels(
-        opened, shard, outputs=wanted, progress=ProgressLines(context.log.info, "making views and labels")
+        opened, shard, outputs=wanted, progress=progress_lines(context.log.info, "making views and labels")
     )
     for name, result in made.items():
         yield metadata.shard(result, [check_stored(result.shard)], asset=name)

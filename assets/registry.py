@@ -20,8 +20,11 @@ HINT = (
 
 
 def _show_version(made: Made) -> dg.MaterializeResult:
+    from hapvr.files import file_sha256
+    from hapvr.scorer.bundle import SCORER_FILE
+
     result, resource, project = made.result, made.resource, made.project
-    decision = result.decision
+    decision, digest = result.decision, file_sha256(result.bundle / SCORER_FILE)
     runs = {"mlflow_run": result.run.mlflow_run_id, "compared_with_run": decision.champion_run}
     links = {name: resource.run_link(project, run) for name, run in runs.items() if run}
     return dg.MaterializeResult(
@@ -35,11 +38,11 @@ def _show_version(made: Made) -> dg.MaterializeResult:
             "mean_target_metric": result.target,
             **links,
             "path": dg.MetadataValue.path(str(result.bundle)),
-            "digest": result.digest,
+            "digest": digest,
             "model_card": dg.MetadataValue.md(result.card),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
         },
-        data_version=dg.DataVersion(result.digest),
+        data_version=dg.DataVersion(digest),
         check_results=_checks(decision),
     )
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from hapvr.steps.training import TrainingRun
 
 
+NOT_TRAINED = (
+    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
+    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
+)
 KEEP_IF_UNCHANGED = "{ops: {similarity_model: {config: {keep_if_unchanged: true}}}}"
 
 
@@ -36,7 +40,6 @@ def similarity_model(
 ) -> Iterator[dg.MaterializeResult]:
     from hapvr.steps.baseline import ensure_baseline
     from hapvr.steps.training import (
-        NOT_TRAINED,
         fail_training,
         finish_training,
         pending_data,

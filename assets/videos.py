@@ -53,8 +53,8 @@ videos = step_asset(
 
 def _show_frames(made: Made) -> dg.MaterializeResult:
     from hapvr.data.frames import SHEET_VIDEOS, contact_sheet
-    from hapvr.steps.frames import open_frames
     from hapvr.steps.quality import check_frames
+    from hapvr.steps.videos import open_frames
 
     more = {}
     if made.result.num_ok:

@@ -8,10 +8,9 @@ A step is done where the fingerprint that it stored equals that of its settings,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hapvr.config import Job
 from hapvr.data.manifest import collection_keys, shard_keys, training_shard_keys
@@ -19,9 +18,6 @@ from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
-
-if TYPE_CHECKING:
-    from hapvr.steps.search_model import SearchModel
 
 
 @dataclass(frozen=True)
@@ -62,14 +58,14 @@ class Step:
 
 
 # fmt: off
-_STEPS = (
+CHAIN: Mapping[str, Step] = {step.name: step for step in (
     Step("video_manifest", "find_videos", "sources:make_manifest",
          does="lists the videos of all sources in shards; it only grows"),
     Step("videos", "ingest", "videos:make_videos", inputs=("video_manifest",), shards="all",
          does="fetches remote files and inspects every file"),
-    Step("frames", "ingest", "frames:make_frames", inputs=("videos",), shards="all",
+    Step("frames", "ingest", "videos:make_frames", inputs=("videos",), shards="all",
          does="samples one frame per second, in processes that are killed when they hang"),
-    Step("whitening", "whiten", "whitening:make_whitening", inputs=("frames",), gpu=True,
+    Step("whitening", "whiten", "features:make_whitening", inputs=("frames",), gpu=True,
          does="fits PCA whitening on regions of training frames, once"),
     Step("features", "extract", "features:make_features", inputs=("frames", "whitening"), shards="all", gpu=True,
          does="computes region features [T, 9, D] of whole videos"),
@@ -100,14 +96,12 @@ _STEPS = (
     Step("watch_matches", "watch", "watch_lists:make_watch_matches",
          inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
          does="compares the queries of watch lists with the shard, and posts matches on request"),
-)
+)}
 # fmt: on
-
-CHAIN: Mapping[str, Step] = {step.name: step for step in _STEPS}
 """All steps by name, each after its inputs."""
 
 JOBS: Mapping[Job, tuple[Step, ...]] = {
-    step.job: tuple(one for one in _STEPS if one.job == step.job) for step in _STEPS
+    step.job: tuple(one for one in CHAIN.values() if one.job == step.job) for step in CHAIN.values()
 }
 """The steps of every job, in the order in which jobs are needed."""
 
@@ -127,9 +121,12 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while
     one before it is. Steps that the configuration does not use ask for nothing.
     """
+    from hapvr.steps.search_model import search_model
+
     found: dict[str, dict[str, str]] = {}
-    model = _champion(project)
-    if model is None:
+    try:
+        model = search_model(project)
+    except DataError:  # there is no champion
         return found
     from hapvr.steps.search_index import outdated_index
 
@@ -148,14 +145,6 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if watch_lists(project):
         found["watch_matches"] = unwatched_shards(project)
     return found
-
-
-def _champion(project: Project) -> SearchModel | None:
-    from hapvr.steps.search_model import search_model
-
-    with suppress(DataError):
-        return search_model(project)
-    return None
 
 
 @dataclass(frozen=True)
@@ -179,7 +168,7 @@ def chain_status(project: Project) -> list[StepStatus]:
         "similarity_model": [CURRENT_NAME],
         "benchmark_scores": [f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks],
     }
-    for step in _STEPS:
+    for step in CHAIN.values():
         keys, failed = shards_of(project, step), 0
         if step.name in files:
             there = [root.exists(name) for name in files[step.name]]
@@ -190,7 +179,7 @@ def chain_status(project: Project) -> list[StepStatus]:
         elif step.name == "video_manifest":
             there = [True] * len(shard_keys(root))
         elif step.name == "registered_model":
-            there = [_champion(project) is not None]
+            there = [bool(awaited)]  # without a champion nothing is asked for
         else:
             there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
         found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))

@@ -55,7 +55,13 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     root = root.resolve()
     if root.suffix in (".yaml", ".yml"):
         raise ArgumentError(f"{root} is a configuration; for a collection name a data root with --data")
-    added = [_checked(root, folder) for folder in folders]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
+        place = folder.resolve()
+        if place == root or root in place.parents or place in root.parents:
+            raise ArgumentError(f"{folder} and the data root {root} lie in each other; choose another with --data")
+        scan_folder(place, source="videos")
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
     with FileLock(root / f".{COLLECTION_FILE}.lock"):
@@ -69,7 +75,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
         stored = root / FOLDERS_FILE
         sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
-        for folder in added:
+        for folder in (one.resolve() for one in folders):
             if any(source["path"] == str(folder) for source in sources):
                 continue
             if (moved := _moved(root, sources, folder)) is not None:
@@ -125,16 +131,6 @@ def update_collection(project: Project, bar: Callable[[str], AbstractContextMana
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
     with write_atomic(file) as part:
         part.write_text(f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}", encoding="utf-8")
-
-
-def _checked(root: Path, folder: Path) -> Path:
-    if not folder.is_dir():
-        raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
-    folder = folder.resolve()
-    if folder == root or root in folder.parents or folder in root.parents:
-        raise ArgumentError(f"{folder} and the data root {root} lie in each other; choose another with --data")
-    scan_folder(folder, source="videos")
-    return folder
 
 
 def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:

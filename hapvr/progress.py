@@ -17,22 +17,19 @@ def no_progress(done: int, total: int, num_frames: int = 0) -> None:
     """Says nothing."""
 
 
-class ProgressLines:
+def progress_lines(write: Callable[[str], object], what: str, *, every_s: float = 5.0) -> Progress:
     """Turns progress into lines of text at most every `every_s` seconds, e.g. for a run's log."""
+    start = last = time.monotonic()
 
-    def __init__(self, write: Callable[[str], object], what: str, *, every_s: float = 5.0) -> None:
-        self._write = write
-        self._what = what
-        self._every_s = every_s
-        self._start = self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int, num_frames: int = 0) -> None:
+    def tell(done: int, total: int, num_frames: int = 0) -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - self._last < self._every_s and done != total:
+        if now - last < every_s and done != total:
             return
-        self._last = now
-        passed_s = max(now - self._start, 1e-9)
+        last, passed_s = now, max(now - start, 1e-9)
         rate = done / passed_s
         frames = f", {num_frames / passed_s:.1f} frames/s" if num_frames else ""
         left = f", {(total - done) / rate:.0f} s left" if total > done and rate > 0 else ""
-        self._write(f"{self._what}: {done}/{total or '?'}, {rate:.1f}/s{frames}{left}")
+        write(f"{what}: {done}/{total or '?'}, {rate:.1f}/s{frames}{left}")
+
+    return tell

@@ -7,6 +7,7 @@ schedule start stopped unless `automation.enabled` is set, and can be switched i
 
 import hashlib
 import json
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -167,12 +168,12 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     "videos have features that the model has not seen, it starts `retrain`.",
 )
 def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.sources import note_tick, snapshot_sources
+    from hapvr.steps.sources import TICK_PLACE, snapshot_sources
     from hapvr.steps.training import pending_data
 
     opened = project.open()
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
-    note_tick(opened)
+    opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
     if offer != _last_offer(context.instance):

@@ -137,7 +137,7 @@ def test_nothing_private_is_imported() -> None:
             {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
         ),
         (
-            "hapvr.collection, hapvr.steps.baseline, hapvr.steps.whitening, hapvr.steps.features",
+            "hapvr.collection, hapvr.steps.baseline, hapvr.steps.features",
             {"torch", "mlflow", "polars", "matplotlib", "yt_dlp", "h5py"},
         ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),

@@ -9,11 +9,10 @@ import pytest
 
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.steps.evaluation import make_benchmark_scores
-from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import finish_training, prepare_training
-from hapvr.steps.videos import make_videos
+from hapvr.steps.videos import make_frames, make_videos
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project

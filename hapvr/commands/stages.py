@@ -91,7 +91,7 @@ def train(
         from hapvr.steps.evaluation import seeds_text, train_seeds
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
-        return show({"runs": [asdict(one) for one in runs]}, text=seeds_text(runs))
+        return show({"runs": runs}, text=seeds_text(runs))
     show(CHAIN["similarity_model"].run(project, run=key))
 
 

@@ -18,9 +18,9 @@ from hapvr.errors import DataError, HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.search.match import Query
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
+from hapvr.steps.videos import open_frames
 
 REFRESH_S = 5.0
 """How long an index is taken to be unchanged."""

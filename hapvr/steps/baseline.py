@@ -129,20 +129,8 @@ def _complete(
     onnx: Mapping[str, Any],
     progress: Progress,
 ) -> Path:
-    """The bundle below `folder`, fitted on edits of the videos, with its card. onnx: see `write_bundle`; the files that it
-    names are in `exported`."""
-    bundle = write_bundle(
-        folder / "bundle",
-        BundleParts(
-            network_folder=folder / "network",
-            backbone=backbone,
-            whitening=load_whitening(project.root),
-            sampling=project.config.sampling,
-            serving=project.config.serving,
-            onnx=onnx,
-            onnx_folder=folder / "exported" if "files" in onnx else None,
-        ),
-    )
+    """The bundle below `folder`, fitted on edits of the videos, with its card."""
+    bundle = write_run_bundle(project, folder, backbone, onnx)
     evidence, calibration = fit_on_edits(project, bundle, videos, progress=progress)
     identity = backbone.identity
     fitted = "None: there are too few videos to fit on. The column `probability` is empty."
@@ -165,6 +153,25 @@ def _complete(
     ]
     complete_bundle(bundle, evidence=evidence, calibration=calibration, card="\n\n".join(card) + "\n")
     return bundle
+
+
+def write_run_bundle(
+    project: Project, folder: Path, backbone: Backbone | PackagedBackbone, onnx: Mapping[str, Any], **parts: Any
+) -> Path:
+    """The bundle of the network below the folder of a run. onnx: what `export_onnx` returned; parts: more of `BundleParts`."""
+    return write_bundle(
+        folder / "bundle",
+        BundleParts(
+            network_folder=folder / "network",
+            backbone=backbone,
+            whitening=load_whitening(project.root),
+            sampling=project.config.sampling,
+            serving=project.config.serving,
+            onnx=onnx,
+            onnx_folder=folder / "exported" if "files" in onnx else None,
+            **parts,
+        ),
+    )
 
 
 def searches_text(evidence: EvidenceModel | str) -> str:

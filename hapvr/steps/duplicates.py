@@ -26,9 +26,9 @@ from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp
 from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, search_fingerprint
+from hapvr.steps.videos import open_frames
 from hapvr.video.frames import content_area, noise_level
 
 PAIRS_STAGE = "duplicate_pairs"

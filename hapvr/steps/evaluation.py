@@ -8,7 +8,6 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -46,19 +45,10 @@ SEEDS_TAG = "hapvr.seeds"
 """Tag of the MLflow runs of several seeds that are compared with each other."""
 
 
-@dataclass(frozen=True)
-class BenchmarkScores:
-    """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
-
-    folder: Path
-    results: dict[str, EvaluationResult]
-    figures: dict[str, Figure]
-
-
 def score_benchmarks(
     project: Project, *, run: str = "", progress: Progress = no_progress
-) -> dict[str, BenchmarkScores]:
-    """The scores of every benchmark by name. run: of the training; "" for the current one."""
+) -> dict[str, tuple[dict[str, EvaluationResult], dict[str, Figure]]]:
+    """`make_benchmark_scores` of every benchmark, by name. run: of the training; "" for the current one."""
     trained, names = training.trained_run(project, run), project.config.evaluation.benchmarks
     made = {}
     for number, name in enumerate(names, start=1):
@@ -67,10 +57,13 @@ def score_benchmarks(
     return made
 
 
-def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
+def make_benchmark_scores(
+    project: Project, run: TrainingRun, name: str
+) -> tuple[dict[str, EvaluationResult], dict[str, Figure]]:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 
-    Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
+    Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run. Returns the
+    results of BASELINE and TRAINED, and the plots by name.
     """
     definition, features = open_benchmark(project, name)
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
@@ -105,7 +98,7 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     for title, figure in figures.items():
         tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
     tracker.client.log_artifacts(run_id, str(folder), f"benchmarks/{definition.name}")
-    return BenchmarkScores(folder, results, figures)
+    return results, figures
 
 
 def definition_digest(definition: BenchmarkDefinition) -> str:
@@ -212,19 +205,11 @@ def _compare(project: Project, run: TrainingRun, champion: versions.Champion, na
     return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)
 
 
-@dataclass(frozen=True)
-class SeedRun:
-    """One training. metrics: validation at the best step, and every task of `evaluation.benchmarks`."""
-
-    seed: int
-    key: str
-    metrics: Mapping[str, float]
-
-
-def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[SeedRun]:
+def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
 
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
+    Returns seed, key and metrics of each: validation at the best step, and every task of `evaluation.benchmarks`.
     """
     runs, train = [], project.config.train
     for seed in range(train.seed, train.seed + seeds):
@@ -237,16 +222,16 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
         for line in (line for line in read_history(run.folder) if line["step"] == best_step):
             metrics |= {name: value for name, value in line.items() if name.startswith("validation/")}
         for name in config.evaluation.benchmarks:
-            scored = make_benchmark_scores(seeded, run, name).results[TRAINED].metrics
-            metrics |= {f"{name}/{task}": value for task, value in scored.items()}
-        runs.append(SeedRun(seed, run.key, metrics))
+            results, _ = make_benchmark_scores(seeded, run, name)
+            metrics |= {f"{name}/{task}": value for task, value in results[TRAINED].metrics.items()}
+        runs.append({"seed": seed, "key": run.key, "metrics": metrics})
     return runs
 
 
-def seeds_text(runs: Sequence[SeedRun]) -> str:
+def seeds_text(runs: Sequence[Mapping[str, Any]]) -> str:
     """Mean ± standard deviation of each metric over the trainings."""
     lines = [f"{len(runs)} trainings"]
-    for name in runs[0].metrics:
-        values = [run.metrics[name] for run in runs]
+    for name in runs[0]["metrics"]:
+        values = [run["metrics"][name] for run in runs]
         lines.append(f"{name}: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
     return "\n".join(lines)

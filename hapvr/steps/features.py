@@ -1,55 +1,185 @@
-"""Step 5: whitened region features of whole videos (asset `features`), and published ones, without their videos."""
+"""Steps 4 and 5: PCA whitening, fitted once on training frames (asset `whitening`), and whitened region features of whole
+videos (asset `features`); and published ones of both."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.data.features import HASH_SETTING, INDEX_COLUMNS, STAGE, extras_setting, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
-from hapvr.errors import ArgumentError
+from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
-from hapvr.networks.whitening import load_whitening
+from hapvr.networks.settings import WhiteningConfig
+from hapvr.networks.whitening import STAGE as WHITENING_STAGE
+from hapvr.networks.whitening import Whitening, fit_whitening, load_whitening, save_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, environment
+from hapvr.seeding import numpy_rng
 from hapvr.settings import explain
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
 from hapvr.video.frames import center_crop, decode_jpegs
 from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
 """Frames held at their stored size at a time."""
-IMPORT_VIDEOS = 512
-"""Videos per shard of imported features."""
+IMPORTED = "imported"
 
 
-class Extractor(NamedTuple):
-    """What makes the features of frames.
+@dataclass(frozen=True)
+class WhiteningResult:
+    """done: False if it was there. provenance: its environment has `num_regions`, the vectors that it was fitted on."""
 
-    embed: the network; settings: what determines the regions that it makes; extras: what `extras_setting` says of it; shape:
-    [R, D] of a frame, the rows of its extras included.
+    whitening: Whitening
+    provenance: Provenance
+    done: bool
+
+
+def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
+    """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
+
+    An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
+    later do not move it, since all features would have to be made again. A few videos give fewer dimensions than
+    `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
     """
+    config, root = project.config, project.root
+    with root.lock(WHITENING_STAGE):
+        shards = training_shard_keys(root)
+        backbone = open_backbone(config.backbone, config.device)
+        settings = {
+            "whitening": config.whitening.model_dump(mode="json"),
+            "backbone": backbone.settings,
+            "crop_px": config.backbone.crop_px,
+            "sampling": config.sampling.identity_fields(),
+        }
+        inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
+        found, stored = None, None
+        with suppress(DamagedError):  # it is fitted again
+            found = whitening_provenance(root)
+            stored = None if found is None else load_whitening(root)
+        if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
+            return WhiteningResult(stored or load_whitening(root), found, done=False)
+        if (
+            found is not None
+            and not Provenance(WHITENING_STAGE, settings).differences(Provenance(WHITENING_STAGE, found.settings))
+            and all(inputs.get(key) == digest for key, digest in found.inputs.items())
+        ):
+            if stored is None:  # a damaged one is fitted on the same shards
+                shards = [key for key in shards if key in found.inputs]
+                inputs = {key: inputs[key] for key in shards}
+            elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists("models/current.json"):
+                return WhiteningResult(stored, found, done=False)
+        regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
+        dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
+        if dims < config.whitening.dims:
+            warnings.warn(
+                f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
+                "sure; more videos give more, as long as no model is trained",
+                stacklevel=2,
+            )
+        whitening = fit_whitening(regions, dims=dims)
+        provenance = Provenance(WHITENING_STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
+        save_whitening(root, whitening, provenance)
+    return WhiteningResult(whitening, provenance, done=True)
 
-    embed: Embed
-    settings: dict[str, Any]
-    extras: dict[str, int]
-    shape: tuple[int, int]
+
+def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
+    """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`."""
+    whitening = read_pca(file, dims=dims)
+    settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
+    save_whitening(root, whitening, Provenance(WHITENING_STAGE, settings, {}, environment() | {"num_regions": "0"}))
+    return whitening
 
 
-def open_extractor(project: Project, *, extras: bool) -> Extractor:
-    """The backbone and whitening of the project. extras: with the pooled vectors that `features.pooled` asks for."""
+def read_pca(file: Path, *, dims: int | None) -> Whitening:
+    """The released PCA of a .pth or .npz file with mean [C], d [K] and V [C, K], or of a checkpoint of VVS.
+
+    dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS has, 512 of another file. Raises
+    DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has.
+    """
+    import torch
+
+    from hapvr.model.published import PCA, read_archive
+
+    arrays = read_archive(file)[0]
+    of_vvs = any(name.startswith(PCA) for name in arrays)
+    names = [f"{PCA}{part}" for part in ("mean", "denominator", "components")] if of_vvs else ["mean", "d", "V"]
+    mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
+    mean = mean.flatten()
+    fits = values.ndim == 1 and vectors.shape == (len(mean), len(values)) and not (of_vvs and (values <= 0).any())
+    if not fits or not all(tensor.isfinite().all() for tensor in (mean, values, vectors)):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
+        raise DataError(
+            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"
+        )
+    kept = dims if dims is not None else len(values) if of_vvs else WhiteningConfig().dims
+    if not 1 <= kept <= len(values):
+        raise ArgumentError(f"dims: got {kept}, wanted 1 to {len(values)}, the eigenvalues in {file}")
+    order = values.argsort(descending=True)[:kept]
+    variances = values.square() if of_vvs else values
+    parts = (part.float().contiguous().numpy() for part in (mean, vectors[:, order], variances[order]))
+    center, eigenvectors, eigenvalues = parts
+    whitening = Whitening(center, eigenvectors, eigenvalues)
+    return replace(whitening, eps=0.0) if of_vvs else whitening
+
+
+def _sample_regions(project: Project, shards: list[str], embed: Embed, progress: Progress) -> NDArray[np.float32]:
+    """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
+    config = project.config
+    places = [
+        (key, row["video_id"], frame)
+        for key in shards
+        for row in project.shard(FRAMES_STAGE, key).rows()
+        for frame in range(row["num_rows"])
+    ]
+    if not places:
+        raise DataError(
+            "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
+        )
+    wanted = min(len(places), -(-config.whitening.max_regions // config.backbone.num_regions))
+    rng = numpy_rng(0, WHITENING_STAGE)
+    chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
+
+    def clips() -> Iterator[tuple[str, Frames]]:
+        for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
+            reader = open_frames(project, key)
+            for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
+                jpegs = reader.read(video_id).jpegs
+                yield video_id, crops([jpegs[frame] for _, _, frame in of_video], config.backbone.crop_px)
+
+    regions, num_done = list[NDArray[np.float32]](), 0
+    for _, (values,) in embed_by_networks(clips(), [embed]):
+        regions.append(values.reshape(-1, values.shape[-1]))
+        num_done += len(values)
+        progress(num_done, wanted)
+    return np.concatenate(regions)[: config.whitening.max_regions]
+
+
+def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, Any], dict[str, int], tuple[int, int]]:
+    """The backbone with the whitening of the project. extras: with the pooled vectors that `features.pooled` asks for.
+
+    Returns the network, what determines the regions that it makes, what `extras_setting` says of it, and [R, D] of a frame,
+    the rows of its extras included.
+    """
     config, whitening = project.config, load_whitening(project.root)
     backbone = open_backbone(config.backbone, config.device, extras=extras)
     settings = {
@@ -64,7 +194,7 @@ def open_extractor(project: Project, *, extras: bool) -> Extractor:
 
         num_rows += extras_rows(pooled, whitening.dims)
     embed = region_embedder(backbone, whitening, config.device, extras=extras)
-    return Extractor(embed, settings, extras_setting(pooled), (num_rows, whitening.dims))
+    return embed, settings, extras_setting(pooled), (num_rows, whitening.dims)
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -76,7 +206,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
-    extractor = open_extractor(project, extras=project.config.features.pooled)
+    embed, settings, extras, (num_regions, dims) = open_extractor(project, extras=project.config.features.pooled)
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
@@ -88,16 +218,16 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
                 yield video_id, crops(video.jpegs, project.config.backbone.crop_px)
 
-        for video_id, (values,) in embed_by_networks(clips(), [extractor.embed]):
+        for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
             yield VideoEntry(row, feature_columns(video_id, times, values, hashes), len(values))
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
-        settings={**extractor.settings, **extractor.extras, HASH_SETTING: HASH_VERSION},
+        settings={**settings, **extras, HASH_SETTING: HASH_VERSION},
         inputs={"frames": frames_digest(frames)},
-        columns=fields(num_regions=extractor.shape[0], dims=extractor.shape[1]),
+        columns=fields(num_regions=num_regions, dims=dims),
         index_columns=INDEX_COLUMNS,
     )
     return build_shard(
@@ -122,7 +252,7 @@ def import_features(
     *,
     name: str,
     fps: float = 1.0,
-    shard_videos: int = IMPORT_VIDEOS,
+    shard_videos: int = 512,
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.

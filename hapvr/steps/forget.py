@@ -32,12 +32,11 @@ from hapvr.search.marks import read_marks, unmark
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
-from hapvr.steps.frames import content_digest
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
 from hapvr.steps.sources import CORPUS_FOLDER, PARTS, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
-from hapvr.steps.videos import download_folder
+from hapvr.steps.videos import content_digest, download_folder
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote, path_of_text

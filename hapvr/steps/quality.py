@@ -10,9 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureFile
-from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data import features, frames
 from hapvr.data.manifest import VIDEOS_STAGE, collection_keys, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
@@ -70,7 +68,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
 def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
     sampling = project.config.sampling
-    shard = project.shard(FRAMES_STAGE, key)
+    shard = project.shard(frames.STAGE, key)
     index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
     usable = before.filter(pl.col("status") == STATUS_OK)
     lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
@@ -91,8 +89,8 @@ def check_frames(project: Project, key: str) -> list[Finding]:
 
 def check_features(project: Project, key: str) -> list[Finding]:
     """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
-    shard = project.shard(FEATURES_STAGE, key)
-    stored = FeatureFile(shard)
+    shard = project.shard(features.STAGE, key)
+    stored = features.FeatureFile(shard)
     bad_values, errors = list[str](), dict[str, float]()
     for video_id in stored.video_ids:
         norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
@@ -109,13 +107,10 @@ def check_features(project: Project, key: str) -> list[Finding]:
     ]
 
 
-def video_status(project: Project, *, generated: bool = False) -> pl.DataFrame:
-    """video_id, status, reason, message of every video of the collection, as its frames (or files) ended.
-
-    generated: also of those that were made of them for benchmarks.
-    """
-    tables, keys = [], shard_keys(project.root)
-    for key in keys if generated else collection_keys(project.root, keys):
+def video_status(project: Project) -> pl.DataFrame:
+    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    tables = []
+    for key in shard_keys(project.root):
         found = project.shard("frames", key).find() or project.shard("videos", key).read()
         tables.append(found.frame().select("video_id", "status", "reason", "message"))
     return pl.concat(tables)

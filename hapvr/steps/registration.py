@@ -15,25 +15,24 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
-from hapvr.files import file_sha256
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
-from hapvr.scorer.bundle import SCORER_FILE, BundleParts, complete_bundle, random_weights_warning, write_bundle
+from hapvr.scorer.bundle import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.torch_networks import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.baseline import ensure_baseline, searches_text
+from hapvr.steps.baseline import ensure_baseline, searches_text, write_run_bundle
 from hapvr.steps.calibration import calibrate, fit_on_validation
 from hapvr.steps.evaluation import BASELINE, TRAINED, Decision, make_decision, stored_scores
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.quality import video_status
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of, trained_run
+from hapvr.steps.videos import open_frames
 from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
 from hapvr.video.frames import center_crop, decode_jpegs
@@ -46,7 +45,7 @@ CHECKED_FRAMES = 6
 @dataclass(frozen=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
-    metrics, in [0, 1]; digest: of the bundle; card: Markdown; warning: why not to believe it, or ""."""
+    metrics, in [0, 1]; card: Markdown; warning: why not to believe it, or ""."""
 
     run: TrainingRun
     name: str
@@ -54,7 +53,6 @@ class Registration:
     decision: Decision
     bundle: Path
     target: float
-    digest: str
     card: str
     warning: str
 
@@ -78,21 +76,9 @@ def make_registered_model(
     record, tracker = read_record(training.folder), tracker_of(project)
     onnx = export_onnx(project, training, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
-    bundle = write_bundle(
-        training.folder / "bundle",
-        BundleParts(
-            network_folder=training.network_folder,
-            backbone=backbone,
-            whitening=load_whitening(project.root),
-            sampling=project.config.sampling,
-            provenance={"mlflow_run_id": training.mlflow_run_id, "run_key": training.key, **dict(tags)},
-            serving=project.config.serving,
-            calibration=calibration,
-            warning=warning,
-            onnx=onnx,
-            onnx_folder=training.folder / "exported" if "files" in onnx else None,
-        ),
-    )
+    made_by = {"mlflow_run_id": training.mlflow_run_id, "run_key": training.key, **tags}
+    parts = {"provenance": made_by, "calibration": calibration, "warning": warning}
+    bundle = write_run_bundle(project, training.folder, backbone, onnx, **parts)
     evidence = fit_on_validation(project, bundle)
     card = model_card(
         project, training, scores=scores, calibration=fitted, evidence=evidence, tags=tags, onnx=onnx, warning=warning
@@ -108,8 +94,7 @@ def make_registered_model(
     decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
-    digest = file_sha256(bundle / SCORER_FILE)
-    return Registration(training, name, version, decision, bundle, target, digest, card, warning)
+    return Registration(training, name, version, decision, bundle, target, card, warning)
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
@@ -163,7 +148,7 @@ def model_card(
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
     manifest = read_manifest(project.root).select("video_id", "source", "split")
     usable = (pl.col("status") == STATUS_OK).sum().alias("usable")
-    videos = video_status(project, generated=True).join(manifest, on="video_id", how="left")
+    videos = video_status(project).join(manifest, on="video_id", how="left")
     counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     weights = [
         (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:12])

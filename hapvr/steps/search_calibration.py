@@ -33,8 +33,8 @@ from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descripto
 from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
 from hapvr.search.match import thin
 from hapvr.seeding import numpy_rng
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
 from hapvr.video.frames import decode_jpegs, encode_jpeg
 
 MAX_VIDEOS, MAX_FRAMES = 1000, 200_000

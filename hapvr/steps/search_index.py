@@ -23,11 +23,7 @@ from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search import collection, descriptors
-from hapvr.search.collection import (
-    CurrentIndex,
-    model_place,
-    serving_index,
-)
+from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
@@ -101,14 +97,14 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not collection.known_blank(root, model.digest).size:
-            extractor = open_extractor(project, extras=model.needs_extras)
-            now = Provenance(FEATURES_STAGE, extractor.settings)
+            embed, made_with, *_ = open_extractor(project, extras=model.needs_extras)
+            now = Provenance(FEATURES_STAGE, made_with)
             if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
                 raise DataError(
                     f"search: the features were made with other settings than the configuration has: "
                     f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
                 )
-            regions = extractor.embed(descriptors.blank_pictures(project.config.backbone.crop_px))
+            regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             collection.write_blank(root, model.digest, descriptors.mean_directions(embedded))
     return collection.read_blank(root, model.digest)

@@ -47,12 +47,9 @@ TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
 
-Offer = tuple[str, str, ScanResult]
-"""Name, split and videos of a source, and how many of its files are none by their name (README.md and the like)."""
-
-
-def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[Offer]:
-    """Scan, read or generate all sources; generated ones that are already there are left alone. Raises DataError, ConfigError."""
+def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[tuple[str, str, ScanResult]]:
+    """Scan, read or generate all sources: name, split and videos of each; generated ones that are already there are left alone.
+    Raises DataError, ConfigError."""
     for source in project.config.sources:
         if source.kind in LOCAL and is_away(project, source.name):
             text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
@@ -96,12 +93,9 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), unsettled
 
 
-def note_tick(project: Project) -> None:
-    """Write down that the automation has looked at the sources."""
-    project.root.write_json(TICK_PLACE, {"time_s": time.time()})
-
-
-def _generated(project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress) -> Iterator[Offer]:
+def _generated(
+    project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
+) -> Iterator[tuple[str, str, ScanResult]]:
     from hapvr.demo.clips_benchmark import split_user_videos
     from hapvr.demo.corpus import make_demo_corpus
 

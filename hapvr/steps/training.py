@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.config_file import dump_config, load_config
-from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
-from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data import features, frames
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
@@ -38,11 +35,7 @@ from hapvr.train import run_folder
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-NOT_TRAINED = (
-    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
-    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
-)
-STAGES_READ = {"cached_views": (VIEWS_STAGE, LABELS_STAGE), "online": (FRAMES_STAGE,)}
+STAGES_READ = {"cached_views": (features.VIEWS_STAGE, features.LABELS_STAGE), "online": (frames.STAGE,)}
 """What each `train.source` reads."""
 TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
@@ -100,7 +93,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
         weights = {"backbone": load_backbone(config.backbone).settings, "teacher": teacher}
     else:
-        views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in (VIEWS_STAGE, LABELS_STAGE))
+        stages = STAGES_READ[config.train.source]
+        views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in stages)
         weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
     digests, tracker = data_digests(project, shards), tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
@@ -244,7 +238,7 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     for stage in STAGES_READ[project.config.train.source]:
         for key in shards:
             shard = project.shard(stage, key)
-            digests[f"{stage}/{key}"] = frames_digest(shard) if stage == FRAMES_STAGE else shard.data_digest()
+            digests[f"{stage}/{key}"] = frames.frames_digest(shard) if stage == frames.STAGE else shard.data_digest()
     return digests
 
 
@@ -266,7 +260,7 @@ class PendingData:
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
     config, current = project.config, False
-    stages = (FEATURES_STAGE, *STAGES_READ[config.train.source])
+    stages = (features.STAGE, *STAGES_READ[config.train.source])
     new = [key for key in training_shard_keys(project.root) if _is_finished(project, key, *stages)]
     if project.root.exists(CURRENT_NAME):
         try:
@@ -276,10 +270,10 @@ def pending_data(project: Project) -> PendingData:
             new = [key for key in new if key not in seen]
         except (DamagedError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
-    num_videos = sum(int((project.shard(FEATURES_STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
+    num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})
-    awaited = tuple(key for key in read if not _is_finished(project, key, FEATURES_STAGE))
+    awaited = tuple(key for key in read if not _is_finished(project, key, features.STAGE))
     return PendingData(tuple(new), num_videos, current and not new, awaited)
 
 

@@ -15,13 +15,7 @@ import torch
 
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
-from hapvr.data.features import (
-    DRAWING_VERSION,
-    LABELS_STAGE,
-    VIEW_INDEX_COLUMNS,
-    VIEWS_STAGE,
-    view_fields,
-)
+from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEW_INDEX_COLUMNS, VIEWS_STAGE, view_fields
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
@@ -31,8 +25,8 @@ from hapvr.networks.backbone import load_teacher
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, teacher_embedder
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.features import open_extractor
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
 
 
 def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:

@@ -19,7 +19,6 @@ from hapvr.steps.alerts import AlertOutbox, Concern, deliver_alerts, run_failed,
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.sources import note_tick
 from hapvr.steps.training import tracker_of
 from hapvr.steps.videos import make_videos
 from tests.commands.conftest import Call
@@ -62,7 +61,6 @@ def test_what_needs_a_person_is_found_and_told_once(
     assert 5 < len(call("status", "--config", config).out.splitlines()) < 12
 
     register_bundle(project, bundle_of(project, tmp_path, seed=1))
-    note_tick(project)
     root.write_json("watch/tick.json", {"time_s": time.time() - 86_400})
     videos = project.path(project.config.sources[0].path)
     os.rename(videos, tmp_path / "away")
@@ -78,7 +76,7 @@ def test_what_needs_a_person_is_found_and_told_once(
     assert SECRET not in config.read_text() + json.dumps(Project.open(config).config.stored())
 
     os.rename(tmp_path / "away", videos)
-    note_tick(project)
+    root.write_json("watch/tick.json", {"time_s": time.time()})
     monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
     rollback(tracker_of(project).client, "hapvr", reason="it is worse")
     opened = Project.open(config)

@@ -13,10 +13,9 @@ from hapvr.augment.views import plan_cached_views
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
-from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
-from hapvr.steps.videos import make_videos
+from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.frames import decode_jpegs
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project

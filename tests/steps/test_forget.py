@@ -30,11 +30,11 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs
 from hapvr.steps.forget import forget, plan_forgetting
-from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
+from hapvr.steps.videos import open_frames
 from hapvr.steps.watch_lists import make_watch_list
 from hapvr.tables import write_frame
 from hapvr.upkeep import verify_root

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from hapvr.config_file import dump_config
-from hapvr.steps.evaluation import SEEDS_TAG, SeedRun, seeds_text
+from hapvr.steps.evaluation import SEEDS_TAG, seeds_text
 from hapvr.steps.project import Project
 from hapvr.steps.training import CURRENT_NAME, tracker_of
 from tests.commands.conftest import Call, call
@@ -18,7 +18,7 @@ __all__ = ["call"]
 
 
 def test_text_has_mean_and_spread_over_seeds() -> None:
-    runs = [SeedRun(seed, f"s-{seed}", {"validation/mean": value}) for seed, value in enumerate((0.5, 0.7))]
+    runs = [{"metrics": {"validation/mean": value}} for value in (0.5, 0.7)]
     assert seeds_text(runs).splitlines() == ["2 trainings", "validation/mean: 0.6000 ± 0.1414"]
 
 
@@ -33,7 +33,7 @@ def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, ca
     runs = call(*arguments, "--run", "pair").json["runs"]
     assert [(run["seed"], run["key"]) for run in runs] == [(0, "pair-0"), (1, "pair-1")]
     values = [run["metrics"]["own-test/DSVR"] for run in runs]
-    text = seeds_text([SeedRun(**run) for run in runs])
+    text = seeds_text(runs)
     assert f"own-test/DSVR: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in text
     project = Project.open(path, folder=small_project.folder)
     tracker = tracker_of(project)
