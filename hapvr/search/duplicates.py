@@ -261,13 +261,8 @@ class StoredPairs:
     done: bool = False
 
 
-def write_pairs(root: DataRoot, place: str, found: StoredPairs) -> None:
-    """Replace the file at `place`, whole. Raises DataError where it cannot be written."""
-    write_rows(root, place, pair_table(found.pairs), fingerprint=found.fingerprint, network=found.network)
-
-
 def read_pairs(root: DataRoot, place: str, *, damaged: bool = False) -> StoredPairs:
-    """What `write_pairs` wrote; no pairs and an empty fingerprint where nothing is. damaged: see `read_rows`."""
+    """The pairs of a `pair_table` that `write_rows` wrote; no pairs and an empty fingerprint where nothing is. damaged: see `read_rows`."""
     table = read_rows(root, place, PAIR_SCHEMA, damaged=damaged)
     pairs = tuple(DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
     return StoredPairs(pairs, stamp(table, "fingerprint"), stamp(table, "network"))

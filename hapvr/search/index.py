@@ -129,14 +129,8 @@ class FrameIndex:
             with _naming_damage(place):
                 lance.write_dataset(rows, place, mode="overwrite", storage_options=_storage_options(place))
             table = _open(place)
-            state = IndexState(
-                revision=0,
-                dims=dims,
-                provenance=provenance,
-                version=table.version,
-                shards={},
-                files=_digests(root, table, {}),
-            )
+            version, files = int(table.version), _digests(root, table, {})
+            state = IndexState(revision=0, dims=dims, provenance=provenance, version=version, shards={}, files=files)
             root.write_json(STATE_FILE, asdict(state))
         return FrameIndex(folder, settings)
 
@@ -341,9 +335,8 @@ class FrameIndex:
             target_rows_per_fragment=max(FRAGMENT_ROWS, 2 * rows // MAX_FRAGMENTS),
             materialize_deletions_threshold=0.0 if whole else None,
         )
-        after = _next(
-            _open(self._place), before + 1
-        )  # one version reserves the numbers of fragments, the next has them
+        # one version reserves the numbers of fragments, the next has them
+        after = _next(_open(self._place), before + 1)
         if whole and after.version == before:
             after.restore()  # the record of a deletion, with its values, is no longer that of the last version
         if whole and (found := after.describe_indices()):

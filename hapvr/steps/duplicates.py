@@ -68,7 +68,7 @@ def make_duplicate_pairs(
             pairs += _pairs(video_id, searcher)
         progress(len(video_ids), len(video_ids))
         made = StoredPairs(tuple(store.best_of_each(pairs)), wanted, searcher.current.digest, done=True)
-        store.write_pairs(root, place, made)
+        write_rows(root, place, store.pair_table(made.pairs), fingerprint=wanted, network=made.network)
     return made
 
 
