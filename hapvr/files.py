@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import itertools
+import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -136,6 +137,11 @@ def file_sha256(path: Path) -> str:
     require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """Hex SHA-256 of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:

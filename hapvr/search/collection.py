@@ -28,8 +28,7 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.index import STATE_FILE, FrameIndex, IndexState, read_record
-from hapvr.search.vectors import REBUILD
+from hapvr.search.index import REBUILD, STATE_FILE, FrameIndex, IndexState, read_record
 from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text, text_of_path
 
@@ -60,8 +59,8 @@ class CurrentIndex:
     made: tuple[str, ...] = ()
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
-        """Raises DataError and DamagedError as `FrameIndex.open` does."""
-        return FrameIndex.open(root.url_of(self.place), settings=settings.index)
+        """Raises DataError and DamagedError as `FrameIndex` does."""
+        return FrameIndex(root.url_of(self.place), settings.index)
 
     def shards(self, root: DataRoot) -> dict[str, str]:
         """Shard -> digest of what the index holds of it. Raises as `open` does."""

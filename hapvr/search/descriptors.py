@@ -17,8 +17,8 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
 from hapvr.search.collection import model_place
-from hapvr.search.index import FOUND_FRAMES, HashIndex
-from hapvr.search.vectors import VECTOR, vectors_of
+from hapvr.search.hashes import FOUND_FRAMES, HashIndex
+from hapvr.search.index import VECTOR, vectors_of
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
@@ -48,8 +48,8 @@ def frame_descriptors(
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order.
 
-    regions: [T, R, D], an embedding as `Networks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
-    None: such frames are not told from others.
+    regions: [T, R, D], an embedding as `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see
+    `blank_pictures`; None: such frames are not told from others.
     """
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")

@@ -25,7 +25,8 @@ from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
-from hapvr.search.index import RADIUS, FrameIndex
+from hapvr.search.hashes import RADIUS
+from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 from hapvr.video.hashes import same_pictures
 

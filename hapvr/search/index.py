@@ -1,4 +1,4 @@
-"""The index of a collection: descriptors of frames, found by their cosine, and their hashes.
+"""The index of a collection: descriptors of frames, found by their cosine, and their hashes. The only module that knows Lance.
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, hash, vector
 <folder>/index.json      which version of it counts, digests of its files, and the shards; written last
@@ -10,10 +10,11 @@ that comes between two steps of another is noticed by the version of the table, 
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -23,32 +24,50 @@ import pyarrow as pa
 from pydantic import Field
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError
-from hapvr.search.vectors import REBUILD, VectorTable
+from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.files import digest_of, naming_full_disk
+from hapvr.search.hashes import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
 from hapvr.seeding import numpy_rng
-from hapvr.settings import IndexSettings
-from hapvr.video.hashes import NO_HASH, Hashes, distances
+from hapvr.settings import IndexSettings, first_line
 
-STATE_FILE, TABLE = "index.json", "frames.lance"
-SHARD, VIDEO_ID = (pa.field(name, pa.string(), nullable=False) for name in ("shard", "video_id"))
-SECOND, HASH = pa.field("second", pa.float32(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
-FOUND_FRAMES = pa.schema([("query_frame", pa.int32()), VIDEO_ID, SECOND, ("similarity", pa.float32())])
-"""What look-ups of frames give: the number of the query frame, and a frame of a video."""
+os.environ.setdefault("LANCE_LOG", "error")  # its warnings about its own future are nobody's business here
+# From a million values of centres on, the engine would otherwise guess the nearest centre of a row: rows come into wrong
+# lists, and some lists become a hundred times as long as the others (docs/results.md).
+os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
+import lance
+
+STATE_FILE, TABLE, VECTOR = "index.json", "frames.lance", "vector"
+SHARD, HASH = pa.field("shard", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
+BLOCK = 8
+"""The codes of an index want vectors whose length is a multiple of this."""
+STORED = pa.float32()
+"""Stored type of the vectors. Half precision takes half the space, and building its index 4 to 6 times as long."""
+METRIC = "cosine"
+LIST_ROWS = 4096
+"""Rows of an inverted list, on average; more where that would give more than MAX_LISTS lists."""
+MAX_LISTS = 4096
+"""A build compares every row with the centre of every list, so more of them take days for 100 million rows."""
+SAMPLE_RATE = 64
+"""Vectors per inverted list that the centres of the lists are computed from."""
+MAX_NEW_RATE = 0.05
+"""Rows outside the index, as a part of all rows, from which on they are added to it."""
+MAX_PARTS = 16
+"""Parts of an index; with more it is rebuilt."""
+MAX_FRAGMENTS = 48
+"""Fragments of a table, from which on small ones are joined: a search opens every one."""
+FRAGMENT_ROWS = 2**20
+"""Rows from which on a fragment is large; more where a table would have more than MAX_FRAGMENTS / 2 of them."""
+CACHE_BYTES = 2**30
+"""Memory for parts of the index that were read."""
+KEEP_S = 3600.0
+"""How long a version stays readable for searches that have it open."""
+REBUILD = "`hapvr index build` makes it again"
 
 MIN_RECALL = 0.9
 """Part of their exact nearest neighbours that must be found; an index below does not serve."""
 
-RADIUS = 10
-"""Bits by which two frames of one picture may differ. Of real clips, one of 70,000 pairs of frames of two videos
-is as near, and these show one scene."""
-PARTS = 4
-PART_BITS = 16
-MAX_COMPARED = 1 << 22
-"""Comparisons in memory together."""
-
-_NEAR = np.flatnonzero(np.bitwise_count(np.arange(1 << PART_BITS)) <= RADIUS // PARTS).astype(np.uint16)
-"""What turns a part into all parts that differ in few enough bits."""
-
+Dataset = Any
+"""A `lance.LanceDataset`, at one version."""
 Record = TypeVar("Record")
 
 
@@ -85,68 +104,19 @@ class IndexStatus:
     digest: str
 
 
-class HashIndex:
-    """The hashes of some frames, looked up exactly by Hamming distance. Any thread may search it.
-
-    Multi-index hashing (Norouzi, Punjani and Fleet, "Fast search in Hamming space with multi-index hashing", CVPR 2012): of two
-    hashes that differ in at most RADIUS bits, one of four parts differs in at most a quarter of that, so that only frames with
-    such a part are compared.
-    """
-
-    def __init__(self, frames: pa.Table) -> None:
-        """frames: columns video_id, second and hash; those without a hash are never found."""
-        hashes = frames["hash"].to_numpy()
-        self._frames, self._hashes = frames.select(["video_id", "second"]), hashes
-        self._orders, self._starts = [], []
-        for part in _parts(hashes):
-            order = np.argsort(part, kind="stable").astype(np.int32)
-            self._orders.append(order)
-            self._starts.append(np.searchsorted(part[order], np.arange((1 << PART_BITS) + 1)))
-
-    def video_ids(self) -> list[str]:
-        """Of all frames, each once."""
-        return list(self._frames["video_id"].unique().to_pylist())
-
-    def search(self, hashes: Hashes, k: int) -> pa.Table:
-        """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.
-
-        Returns the columns of FOUND_FRAMES, with similarities above 0, 1 for the same hash.
-        """
-        asked = np.flatnonzero(hashes != NO_HASH)
-        places = [np.zeros(0, np.int64)]
-        for part, order, starts in zip(_parts(hashes[asked]), self._orders, self._starts, strict=True):
-            near = (part[:, None] ^ _NEAR).astype(np.int64)
-            first, count = starts[near], starts[near + 1] - starts[near]
-            batch = np.cumsum(count.sum(axis=1)) // MAX_COMPARED
-            for some in np.split(np.arange(len(asked)), np.flatnonzero(np.diff(batch)) + 1):
-                lengths = count[some].ravel()
-                within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-                rows = order[np.repeat(first[some].ravel(), lengths) + within]
-                numbers = np.repeat(asked[some], count[some].sum(axis=1))
-                same = distances(self._hashes[rows], hashes[numbers]) <= RADIUS
-                places.append(numbers[same] * len(self._hashes) + rows[same])
-        # equal parts are found more than once
-        query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
-        bits = distances(self._hashes[row], hashes[query])
-        best = np.lexsort((bits, query))
-        best = best[np.arange(len(best)) - np.searchsorted(query, query) < k]
-        found = self._frames.take(pa.array(row[best]))
-        similarity = 1 - bits[best].astype(np.float32) / (RADIUS + 1)
-        return pa.table([query[best].astype(np.int32), *found.columns, similarity], schema=FOUND_FRAMES)
-
-
 class FrameIndex:
     """An index as it was when it was opened. Any thread may search it."""
 
     _hash_index: HashIndex | None
 
     def __init__(self, folder: str | Path, settings: IndexSettings) -> None:
-        """As `open`."""
+        """Raises DataError where there is no index, DamagedError for one that cannot be read."""
         self._root, self._settings = DataRoot(folder), settings
+        self._place = self._root.url_of(TABLE)
         self._take(read_record(self._root, STATE_FILE, IndexState))
 
     @staticmethod
-    def create(folder: str | Path, dims: int, provenance: dict[str, Any], *, settings: IndexSettings) -> FrameIndex:
+    def create(folder: str | Path, dims: int, provenance: dict[str, Any], settings: IndexSettings) -> FrameIndex:
         """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
 
         Raises DataError where the folder cannot be written.
@@ -154,18 +124,14 @@ class FrameIndex:
         root = DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
-            fields = (SHARD, VIDEO_ID, SECOND, HASH)
-            table = VectorTable.create(root.url_of(TABLE), fields, dims=dims, settings=settings)
-            files = _digests(root, table, {})
-            state = IndexState(
-                revision=0, dims=dims, provenance=provenance, version=table.version, shards={}, files=files
-            )
+            vector = pa.field(VECTOR, pa.list_(STORED, -(-dims // BLOCK) * BLOCK), nullable=False)
+            rows, place = pa.schema([SHARD, VIDEO_ID, SECOND, HASH, vector]).empty_table(), root.url_of(TABLE)
+            with _naming_damage(place):
+                lance.write_dataset(rows, place, mode="overwrite", storage_options=_storage_options(place))
+            table = _open(place)
+            version, files = int(table.version), _digests(root, table, {})
+            state = IndexState(revision=0, dims=dims, provenance=provenance, version=version, shards={}, files=files)
             root.write_json(STATE_FILE, asdict(state))
-        return FrameIndex(folder, settings)
-
-    @staticmethod
-    def open(folder: str | Path, *, settings: IndexSettings) -> FrameIndex:
-        """Raises DataError where there is no index, DamagedError for one that cannot be read."""
         return FrameIndex(folder, settings)
 
     def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
@@ -175,19 +141,19 @@ class FrameIndex:
         floats, of any length but 0. digest: what `status` tells of the shard.
         """
 
-        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
+        def change(table: Dataset, shards: dict[str, str]) -> Dataset:
             if shard in shards:
-                table = table.delete("shard", [shard])
+                table = _without(table, "shard", [shard])
             shards[shard] = digest
             if not len(frames):
                 return table
-            return table.append(frames.append_column(SHARD, pa.array([shard] * len(frames), pa.string())))
+            return append(table, frames.append_column(SHARD, pa.array([shard] * len(frames), pa.string())))
 
         self._change(change)
 
     def delete_shard(self, shard: str) -> None:
         """Forget a shard; nothing happens where there is none of this name."""
-        self._change(lambda table, shards: table if shards.pop(shard, None) is None else table.delete("shard", [shard]))
+        self._change(lambda table, held: table if held.pop(shard, None) is None else _without(table, "shard", [shard]))
 
     def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
         """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
@@ -195,40 +161,84 @@ class FrameIndex:
         renamed: digest of a shard's descriptors -> that of those without the videos.
         """
 
-        def change(table: VectorTable, shards: dict[str, str]) -> VectorTable:
+        def change(table: Dataset, shards: dict[str, str]) -> Dataset:
             shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
-            return table.delete("video_id", video_ids).compact(whole=True)
+            return self._compacted(_without(table, "video_id", video_ids), whole=True)
 
-        self._change(change, forget_versions="all")
-
-    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """The k nearest frames of each query frame, nearest first.
-
-        queries: [Q, dims], finite, none of them zero. Returns query_frame (int32, from 0), video_id, second (float32) and
-        similarity (float32, cosine in [-1, 1], approximate without `refine_factor`); fewer than k rows a query where the
-        index has fewer.
-        """
-        numbers, similarities, found = self._table.nearest(queries, k, ["video_id", "second"])
-        return pa.table([numbers, *found.columns, similarities], schema=FOUND_FRAMES)
-
-    def read_hashes(self) -> HashIndex:
-        """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
-        if self._hash_index is None:
-            self._hash_index = HashIndex(self._table.columns(["video_id", "second", "hash"]))
-        return self._hash_index
-
-    def videos(self) -> dict[str, str]:
-        """Video id -> shard of every video."""
-        rows = self._table.distinct(["video_id", "shard"])
-        return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
+        self._change(change, forget="all")
 
     def optimise(self, *, rebuild: bool = False) -> None:
         """Index rows that are new, where there are enough of them, join small fragments where there are many, and remove
         versions that nobody reads any more.
 
-        rebuild: build the whole index again. What was replaced stays readable for as long as `vectors.KEEP_S`.
+        rebuild: build the whole index again. What was replaced stays readable for as long as `KEEP_S`.
         """
-        self._change(lambda table, _: table.compact().optimise(rebuild=rebuild), forget_versions="old")
+        self._change(lambda table, _: self._indexed(self._compacted(table), rebuild=rebuild), forget="old")
+
+    def search_frames(
+        self, queries: npt.NDArray[np.floating], k: int, *, exact: bool = False, min_refined: int = 0
+    ) -> pa.Table:
+        """The k nearest frames of each query frame, nearest first.
+
+        queries: [Q, dims], finite, none of them zero. exact: compare all rows. min_refined: `refine_factor` where that of the
+        settings is less. Returns FOUND_FRAMES, query_frame from 0, similarity a cosine in [-1, 1], that of the codes of indexed
+        rows without a factor; fewer than k rows a query where the index has fewer.
+        """
+        table, columns, padded = self._table, ["video_id", "second"], _padded(self._table, queries)
+        with _naming_damage(self._place):
+            indices = [] if exact else table.describe_indices()
+            indexed = {number for one in indices[:1] for part in one.segments for number in part.fragment_ids}
+            others = [one for one in table.get_fragments() if one.fragment_id not in indexed]
+            # Compared exactly here: for some hundred queries the engine takes four times as long, and gigabytes, since it
+            # compares them one by one.
+            directions = padded / np.linalg.norm(padded, axis=1, keepdims=True)
+            best = np.full((len(queries), k), -np.inf, np.float32)
+            numbers, similarities = [np.zeros(0, np.int64)], [np.zeros(0, np.float32)]
+            tables = [table.schema.empty_table().select(columns)]
+            for batch in table.scanner(columns=[*columns, VECTOR], fragments=others).to_batches():
+                vectors = np.asarray(batch[VECTOR].flatten(), np.float32).reshape(len(batch), -1)
+                near = (directions @ vectors.T / np.linalg.norm(vectors, axis=1)).astype(np.float32)
+                best = np.partition(np.hstack([best, near]), -k, axis=1)[:, -k:]
+                query, row = np.nonzero(near >= best.min(axis=1, keepdims=True))
+                numbers.append(query)
+                similarities.append(near[query, row])
+                tables.append(pa.Table.from_batches([batch.select(columns)]).take(pa.array(row)))
+            if indexed:
+                # Only without a factor do all queries share one pass over the lists.
+                refined = max(self._settings.refine_factor, min_refined) or None
+                lists = {"nprobes": self._settings.probed_lists, "refine_factor": refined}
+                hits = table.scanner(
+                    columns=[*columns, "_distance"],
+                    nearest={"column": VECTOR, "q": padded, "k": k, "metric": METRIC, **lists},
+                    disable_scoring_autoprojection=True,
+                    fast_search=True,
+                ).to_table()
+                numbers.append(hits["query_index"].to_numpy())
+                similarities.append(1 - hits["_distance"].to_numpy())
+                tables.append(hits.select(columns))
+        number, similarity = np.concatenate(numbers), np.concatenate(similarities)
+        order = np.lexsort((-similarity, number))
+        rank = np.arange(len(order)) - np.searchsorted(number[order], number[order])
+        order = order[rank < k]
+        near, found = similarity[order].clip(-1, 1).astype(np.float32), pa.concat_tables(tables).take(pa.array(order))
+        return pa.table([number[order].astype(np.int32), *found.columns, near], schema=FOUND_FRAMES)
+
+    def read_hashes(self) -> HashIndex:
+        """All hashes, read once, so that an index can be searched on when it was replaced and its files are gone."""
+        if self._hash_index is None:
+            with _naming_damage(self._place):
+                self._hash_index = HashIndex(self._table.to_table(columns=["video_id", "second", "hash"]))
+        return self._hash_index
+
+    def videos(self) -> dict[str, str]:
+        """Video id -> shard of every video, read without holding all rows."""
+        names = ["video_id", "shard"]
+        with _naming_damage(self._place):
+            found = [self._table.schema.empty_table().select(names)]
+            for batch in self._table.scanner(columns=names).to_batches():
+                found.append(pa.Table.from_batches([batch]).group_by(names).aggregate([]))
+        rows = pa.concat_tables(found).group_by(names).aggregate([])
+        return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
         """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
@@ -254,17 +264,17 @@ class FrameIndex:
 
         probes: how many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read.
         """
-        table, (rows, *_) = self._table, self._table.counts()
-        if not rows:
-            return 1.0
-        chosen = np.sort(numpy_rng(0, "frames").choice(rows, size=min(probes, rows), replace=False))
-        queries, nearest = table.vectors(chosen.tolist()), min(10, rows)
-        numbers, similarities, _ = table.nearest(queries, nearest, ["video_id"], min_refined=10)
-        exact_numbers, exact, _ = table.nearest(queries, nearest, ["video_id"], exact=True)
-        least = np.full(len(chosen), np.inf, np.float32)
-        np.minimum.at(least, exact_numbers, exact)
+        with _naming_damage(self._place):
+            if not (rows := int(self._table.count_rows())):
+                return 1.0
+            chosen = np.sort(numpy_rng(0, "frames").choice(rows, size=min(probes, rows), replace=False))
+            queries, nearest = vectors_of(self._table.take(chosen.tolist(), columns=[VECTOR])), min(10, rows)
+        found = self.search_frames(queries, nearest, min_refined=10)
+        exact, least = self.search_frames(queries, nearest, exact=True), np.full(len(chosen), np.inf, np.float32)
+        np.minimum.at(least, exact["query_frame"].to_numpy(), exact["similarity"].to_numpy())
         # By similarity: rows that are equally near, as half precision tells, may stand for each other.
-        return int((similarities >= least[numbers] - np.float32(1e-3)).sum()) / (len(chosen) * nearest)
+        enough = found["similarity"].to_numpy() >= least[found["query_frame"].to_numpy()] - np.float32(1e-3)
+        return int(enough.sum()) / (len(chosen) * nearest)
 
     def shard_digests(self) -> dict[str, str]:
         """Shard -> digest of what is indexed of it."""
@@ -272,7 +282,8 @@ class FrameIndex:
 
     def status(self) -> IndexStatus:
         """What the index holds."""
-        rows, fragments, indexed, parts = self._table.counts()
+        with _naming_damage(self._place):
+            rows, fragments, indexed, parts = _counts(self._table)
         return IndexStatus(
             revision=self._state.revision,
             dims=self._state.dims,
@@ -287,33 +298,83 @@ class FrameIndex:
 
     def _take(self, state: IndexState) -> None:
         self._hash_index = None
-        self._table = self._open_table(state)
+        self._table = _open(self._place, state.version)
         self._state = state
 
-    def _open_table(self, state: IndexState) -> VectorTable:
-        return VectorTable.open(self._root.url_of(TABLE), state.version, settings=self._settings)
-
     def _change(
-        self,
-        change: Callable[[VectorTable, dict[str, str]], VectorTable],
-        *,
-        forget_versions: Literal["none", "old", "all"] = "none",
+        self, change: Callable[[Dataset, dict[str, str]], Dataset], *, forget: Literal["none", "old", "all"] = "none"
     ) -> None:
         """Make what `change` returns the table of the index, with the shards, which it changes in place.
 
-        forget_versions: of the table, afterwards: the old ones, which nobody reads any more, or all but the last.
+        forget: versions before the last, with their files: none, those older than KEEP_S, or all, and every file that the last
+        one is not read from, so that other writers must be kept out.
         """
-        with self._root.lock("index"):
+        with self._root.lock("index"), _naming_damage(self._place):
             state = read_record(self._root, STATE_FILE, IndexState)
-            shards = dict(state.shards)
-            table = change(self._open_table(state).as_latest(), shards)
+            shards, table = dict(state.shards), _open(self._place, state.version)
+            if table.latest_version != table.version:  # a writer was killed
+                table.restore()
+            table = change(table, shards)
             if (table.version, shards) != (state.version, state.shards):
                 files = _digests(self._root, table, state.files)
-                state = replace(state, revision=state.revision + 1, version=table.version, shards=shards, files=files)
+                version = int(table.version)
+                state = replace(state, revision=state.revision + 1, version=version, shards=shards, files=files)
                 self._root.write_json(STATE_FILE, asdict(state))
             self._take(state)
-            if forget_versions != "none":
-                self._table.forget_versions(whole=forget_versions == "all")
+            if forget != "none":
+                whole, older = forget == "all", timedelta(seconds=0 if forget == "all" else KEEP_S)
+                self._table.cleanup_old_versions(older_than=older, delete_unverified=whole)
+
+    def _compacted(self, table: Dataset, *, whole: bool = False) -> Dataset:
+        """With small fragments joined where there are more than MAX_FRAGMENTS. whole: in any case, and every fragment written
+        again that has deleted rows, and an index that has their codes."""
+        before, (rows, fragments, *_) = table.version, _counts(table)
+        if fragments <= MAX_FRAGMENTS and not whole:
+            return table
+        table.optimize.compact_files(
+            target_rows_per_fragment=max(FRAGMENT_ROWS, 2 * rows // MAX_FRAGMENTS),
+            materialize_deletions_threshold=0.0 if whole else None,
+        )
+        # one version reserves the numbers of fragments, the next has them
+        after = _next(_open(self._place), before + 1)
+        if whole and after.version == before:
+            after.restore()  # the record of a deletion, with its values, is no longer that of the last version
+        if whole and (found := after.describe_indices()):
+            if rows >= self._settings.min_indexed_rows:
+                return self._indexed(after, rebuild=True)
+            after.drop_index(found[0].name)
+        return after
+
+    def _indexed(self, table: Dataset, *, rebuild: bool) -> Dataset:
+        """With its index up to date: nothing is done, or a part is made for the rows that are new, or another index.
+
+        rebuild: build it again in any case where there are enough rows for one.
+        """
+        before, (rows, _, indexed, parts) = table.version, _counts(table)
+        if rows < self._settings.min_indexed_rows:
+            return table
+        # Parts are never merged, see lance#7730: too many of them make a new index.
+        if rebuild or not parts or parts >= MAX_PARTS:
+            lists, bits = max(1, min(rows // LIST_ROWS, MAX_LISTS)), self._settings.code_bits
+            options = {"metric": METRIC, "replace": True, "sample_rate": SAMPLE_RATE, "num_bits": bits}
+            table.create_index(VECTOR, "IVF_RQ", num_partitions=lists, **options)
+        elif rows - indexed > MAX_NEW_RATE * rows:
+            table.optimize.optimize_indices(num_indices_to_merge=0)
+        return _next(_open(self._place), before)
+
+
+def append(table: Dataset, rows: pa.Table) -> Dataset:
+    """The next version, with these rows. Their vectors are fixed-size lists of `dims` floats, none of them zero."""
+    before, schema, padded = table.version, table.schema, _padded(table, vectors_of(rows))
+    column = pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), padded.shape[1])
+    rows = rows.drop_columns([VECTOR]).append_column(VECTOR, column).select(schema.names).cast(schema)
+    return _next(lance.write_dataset(rows, table, mode="append"), before)
+
+
+def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:
+    """[N, dims], the vectors of a table."""
+    column = rows[VECTOR].combine_chunks()
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False)).reshape(len(rows), column.type.list_size)
 
 
 def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
@@ -323,16 +384,75 @@ def read_record(root: DataRoot, name: str, kind: type[Record]) -> Record:
     return root.read_json_as(name, kind, hint=REBUILD)
 
 
-def digest_of(value: object) -> str:
-    """Hex SHA-256 of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+def _open(place: str, version: int | None = None) -> Dataset:
+    """The table at a version; None: the last one. Raises DamagedError where it cannot be read."""
+    with _naming_damage(place):
+        options = _storage_options(place)
+        return lance.dataset(place, version=version, index_cache_size_bytes=CACHE_BYTES, storage_options=options)
 
 
-def _digests(root: DataRoot, table: VectorTable, known: Mapping[str, str]) -> dict[str, str]:
-    """Name of each file -> SHA-256; files of these names never change, so those that are known are not read again."""
-    names = [f"{TABLE}/{file}" for file in table.files()]
+def _next(table: Dataset, before: int) -> Dataset:
+    """The table after one change; an error where another writer changed it in between: without a common lock, as in an
+    object store, nothing else shows that."""
+    if table.version > before + 1:
+        raise OSError("conflict: there is a version of another writer")
+    return table
+
+
+def _without(table: Dataset, column: str, values: Sequence[str]) -> Dataset:
+    """The next version, without the rows that have one of these values."""
+    before, quoted = table.version, ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+    table.delete(f"{column} IN ({quoted})")
+    return _next(table, before)
+
+
+def _counts(table: Dataset) -> tuple[int, int, int, int]:
+    """Rows; fragments that they are stored in, of which each append makes one; rows that the index holds, and its parts."""
+    rows, fragments, found = int(table.count_rows()), len(table.get_fragments()), table.describe_indices()
+    return rows, fragments, *((int(found[0].num_rows_indexed), len(found[0].segments)) if found else (0, 0))
+
+
+def _padded(table: Dataset, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Vectors [N, dims] with zeros up to the stored width."""
+    padded = np.zeros((len(vectors), table.schema.field(VECTOR).type.list_size), np.float32)
+    padded[:, : vectors.shape[1]] = vectors
+    return padded
+
+
+def _digests(root: DataRoot, table: Dataset, known: Mapping[str, str]) -> dict[str, str]:
+    """Name of each file that this version is read from -> SHA-256; files of these names never change, so those that are known
+    are not read again."""
+    with _naming_damage(table.uri):
+        tracked = table.tracked_files(min_version=table.version).read_all().to_pylist()
+    used = [file for file in tracked if file["version"] == table.version and file["type"] != "transaction file"]
+    names = sorted(f"{TABLE}/{file['path']}" for file in used)
     return {name: known.get(name) or root.sha256(name) for name in names}
 
 
-def _parts(hashes: Hashes) -> list[npt.NDArray[np.uint16]]:
-    return [(hashes >> np.uint64(PART_BITS * number)).astype(np.uint16) for number in range(PARTS)]
+@contextmanager
+def _naming_damage(place: str) -> Iterator[None]:
+    """Turn Lance's errors into a DamagedError that names the dataset, or a DataError where the disk is full."""
+    try:
+        with naming_full_disk(place, hint=REBUILD):
+            yield
+    except HapvrError:
+        raise
+    except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
+        if "conflict" in str(error).lower():
+            raise DataError(
+                f"search: another process changed {place} at the same time; run this again when that one has ended"
+            ) from error
+        raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {REBUILD}") from error
+
+
+def _storage_options(place: str) -> dict[str, str] | None:
+    """What the engine must be told of an object store; server, region and keys it reads from AWS_... itself."""
+    if "://" not in place:
+        return None
+    if "?" in place:
+        raise DataError(
+            f"search: {place} has options behind a question mark, which the index does not take; set AWS_ENDPOINT_URL and "
+            "AWS_DEFAULT_REGION instead"
+        )
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {"allow_http": "true"} if plain else {}

@@ -4,6 +4,7 @@ segments, and the evidence of searches."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -73,7 +74,12 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             own = (network.self_similarity(video).double().cpu().numpy() for video in (first, second))
             return relative_similarity(network.frame_similarity(first, second).cpu().numpy(), *own)
 
-    source = {"benchmark": name, "task": task.name, "labels": sorted(task.positives), "run_key": run.key}
+    source: dict[str, Any] = {
+        "benchmark": name,
+        "task": task.name,
+        "labels": sorted(task.positives),
+        "run_key": run.key,
+    }
     source |= {"shards": features.digests()}
     return fit_calibration(
         matches, others, source=source, frame_threshold=frame_threshold(len(different), similarities)

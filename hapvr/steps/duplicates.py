@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError, VideoError
+from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp, write_rows
-from hapvr.search.index import digest_of
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
 from hapvr.steps.project import Project

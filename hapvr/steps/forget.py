@@ -117,7 +117,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
             for above in map(model_place, networks):
                 for place in (f"{above}/{name}" for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)):
                     if root.exists(f"{place}/{STATE_FILE}"):
-                        index = FrameIndex.open(root.url_of(place), settings=project.config.search.index)
+                        index = FrameIndex(root.url_of(place), project.config.search.index)
                         index.forget(sorted(gone), renamed)
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):

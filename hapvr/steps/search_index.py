@@ -18,13 +18,14 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, frame_columns, index_row
 from hapvr.errors import DataError
+from hapvr.files import digest_of
 from hapvr.networks.packaged import arrays_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
-from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus, digest_of
+from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
@@ -145,7 +146,7 @@ def update_index(
         place = _place(root, model.digest, serving, rebuild=rebuild)
         index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):
-            index = FrameIndex.open(root.url_of(place), settings=settings)
+            index = FrameIndex(root.url_of(place), settings)
             known, revision = index.shard_digests(), index.status().revision
         shards: dict[str, list[str]] = {"added": [], "replaced": [], "removed": [], "awaited": list(awaited)}
         for number, key in enumerate(finished):
@@ -159,7 +160,7 @@ def update_index(
                     serving = replace(serving, made=(*serving.made, place))
                     collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
-                index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings=settings)
+                index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings)
             index.replace_shard(key, descriptors.searchable(shard), digest=shard.data_digest())
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None

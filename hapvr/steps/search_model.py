@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
+from hapvr.files import digest_of
 from hapvr.model.description import read_description as read_network
 from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index
-from hapvr.search.index import digest_of
 from hapvr.steps.project import Project
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.search.index import FOUND_FRAMES
-from hapvr.search.vectors import VECTOR
+from hapvr.search.hashes import FOUND_FRAMES
+from hapvr.search.index import VECTOR
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 

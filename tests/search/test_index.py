@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hapvr.errors import DamagedError
-from hapvr.search import vectors
-from hapvr.search.index import RADIUS, FrameIndex, HashIndex
+from hapvr.search import index as index_module
+from hapvr.search.hashes import RADIUS, HashIndex
+from hapvr.search.index import FrameIndex
 from hapvr.seeding import numpy_rng
 from hapvr.video.hashes import NO_HASH, distances
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
@@ -25,7 +26,7 @@ from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descripto
 
 def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, ExactIndex]) -> None:
     folder, exact = filled
-    index = FrameIndex.open(folder, settings=SMALL)
+    index = FrameIndex(folder, SMALL)
     status = index.status()
     assert (status.videos, status.frames, status.unindexed_frames, status.parts) == (150, 1200, 400, 1)
     for shard in ("a", "c"):  # in the index, and not yet
@@ -41,7 +42,7 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
 
 
 def test_collections_of_nothing_and_of_one_video(tmp_path: Path) -> None:
-    index = FrameIndex.create(tmp_path, DIMS, {}, settings=SMALL)
+    index = FrameIndex.create(tmp_path, DIMS, {}, SMALL)
     query = unit(np.ones((1, DIMS)))
     assert len(index.search_frames(query, 5)) == 0
     assert index.recall() == 1
@@ -59,10 +60,10 @@ class ShardsComeAndGo(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hapvr-index-"))
-        self.index = FrameIndex.create(self.folder, DIMS, {"model": "a"}, settings=SMALL)
+        self.index = FrameIndex.create(self.folder, DIMS, {"model": "a"}, SMALL)
         self.exact = ExactIndex()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(vectors, "MAX_FRAGMENTS", 2)
+        self.patch.setattr(index_module, "MAX_FRAGMENTS", 2)
 
     @rule(shard=st.sampled_from(["own-00000", "l'été-00001", "x"]), videos=st.integers(0, 12), seed=st.integers(0, 5))
     def replace_shard(self, shard: str, videos: int, seed: int) -> None:
@@ -88,7 +89,7 @@ class ShardsComeAndGo(RuleBasedStateMachine):
 
     @rule()
     def open_again(self) -> None:
-        self.index = FrameIndex.open(self.folder, settings=SMALL)
+        self.index = FrameIndex(self.folder, SMALL)
 
     @rule()
     def optimise(self) -> None:
@@ -122,9 +123,9 @@ def test_rows_become_parts_of_the_index_and_many_parts_one(
     copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few new rows wait outside of the index; more become a part of it."""
-    monkeypatch.setattr(vectors, "MAX_PARTS", 3)
+    monkeypatch.setattr(index_module, "MAX_PARTS", 3)
     folder, exact = copy
-    index = FrameIndex.open(folder, settings=SMALL)
+    index = FrameIndex(folder, SMALL)
     index.optimise()
     index.replace_shard("few", descriptors(["few/1.mp4"], seed=3))
     revision = index.status().revision
@@ -149,7 +150,7 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
 ) -> None:
     """However often it is replaced. Later its files go."""
     folder, exact = copy
-    reader, writer = (FrameIndex.open(folder, settings=SMALL) for _ in range(2))
+    reader, writer = (FrameIndex(folder, SMALL) for _ in range(2))
     writer.optimise()
     query = vectors_of(exact.shards["b"])[:1]
     before = reader.search_frames(query, 5)
@@ -159,10 +160,10 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
         writer.optimise(rebuild=True)
     assert reader.search_frames(query, 5) == before
     assert reader.status().videos == 150
-    assert FrameIndex.open(folder, settings=SMALL).status().videos == writer.status().videos == 101
+    assert FrameIndex(folder, SMALL).status().videos == writer.status().videos == 101
     assert "b/0.mp4" not in writer.search_frames(query, 5)["video_id"].to_pylist()
     assert all(path.exists() for path in files)
-    monkeypatch.setattr(vectors, "KEEP_S", 0)
+    monkeypatch.setattr(index_module, "KEEP_S", 0)
     writer.delete_shard("b")
     writer.replace_shard("c", descriptors(["c/other.mp4"], seed=80))
     writer.optimise()
@@ -184,8 +185,8 @@ def test_no_file_has_vectors_of_what_was_forgotten(copy: tuple[Path, ExactIndex]
     ]
     assert found_in(folder, needles[:1])
     codes = {path.parent.name for path in folder.rglob("*.idx")}
-    FrameIndex.open(folder, settings=SMALL).forget(names, {})
-    index = FrameIndex.open(folder, settings=SMALL)
+    FrameIndex(folder, SMALL).forget(names, {})
+    index = FrameIndex(folder, SMALL)
     assert not found_in(folder, [*needles, *(name.encode() for name in names[1:])])
     assert not codes & {path.parent.name for path in folder.rglob("*.idx")}
     assert len(list(folder.glob("*.lance/_versions/*.manifest"))) == 1
@@ -206,14 +207,14 @@ def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) ->
     """A writer that dies before index.json is written has changed nothing; the next one goes on."""
     folder, exact = copy
     state = (folder / "index.json").read_bytes()
-    FrameIndex.open(folder, settings=SMALL).replace_shard("b", descriptors(["b/other.mp4"], seed=77))
+    FrameIndex(folder, SMALL).replace_shard("b", descriptors(["b/other.mp4"], seed=77))
     (folder / "index.json").write_bytes(state)
-    index = FrameIndex.open(folder, settings=SMALL)
+    index = FrameIndex(folder, SMALL)
     assert (index.status().videos, index.verify()) == (150, [])
     query = vectors_of(exact.shards["b"])[:3]
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
     index.replace_shard("d", descriptors(["d/1.mp4"], seed=78))
-    assert FrameIndex.open(folder, settings=SMALL).status().videos == 151
+    assert FrameIndex(folder, SMALL).status().videos == 151
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
 
 
@@ -226,13 +227,13 @@ def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) 
     ):
         path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DamagedError, match="hapvr index build"):
-        FrameIndex.open(folder, settings=SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
+        FrameIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
 
 
 def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:
     """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a sentence."""
     folder = copy[0]
-    index = FrameIndex.open(folder, settings=SMALL)
+    index = FrameIndex(folder, SMALL)
     assert index.verify() == []
     first, second, third = sorted((folder / "frames.lance" / "data").iterdir())
     for path in (first, second):
@@ -257,11 +258,11 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
 @pytest.mark.parametrize("value", [None, [[1]], "x", math.nan], ids=str)
 @pytest.mark.parametrize("name", ["revision", "version", "shards", "files"])
 def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: object) -> None:
-    FrameIndex.create(tmp_path, DIMS, {}, settings=SMALL)
+    FrameIndex.create(tmp_path, DIMS, {}, SMALL)
     place = tmp_path / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     with pytest.raises(DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"):
-        FrameIndex.open(tmp_path, settings=SMALL)
+        FrameIndex(tmp_path, SMALL)
 
 
 def hashes_of(seed: int, count: int) -> np.ndarray:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from hapvr.errors import DataError
+from hapvr.search import index as index_module
 from hapvr.search.index import FrameIndex
-from hapvr.search.vectors import VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 from tests.search.exact import DIMS, SMALL, ExactIndex, agree, descriptors, unit
@@ -25,7 +25,7 @@ def bucket() -> Iterator[str]:
 
 def filled(url: str, settings: IndexSettings) -> tuple[FrameIndex, ExactIndex]:
     """An index of 800 frames in two shards, and the exact one."""
-    index, exact = FrameIndex.create(url, DIMS, {"model": "a"}, settings=settings), ExactIndex()
+    index, exact = FrameIndex.create(url, DIMS, {"model": "a"}, settings), ExactIndex()
     for number, shard in enumerate(("a", "b")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows, digest=shard)
@@ -54,22 +54,22 @@ def test_writers_without_a_common_lock_are_told_apart(bucket: str, monkeypatch: 
     """A writer that finds the tables changed between two of its steps is refused, and what it left is not seen."""
     index, exact = filled(bucket, SMALL)
     rows = descriptors(["x/0.mp4"], seed=9)
-    other = FrameIndex.open(bucket, settings=SMALL)
-    append = VectorTable.append
+    other = FrameIndex(bucket, SMALL)
+    append = index_module.append
 
-    def after_the_other(table: VectorTable, *given: Any) -> VectorTable:
+    def after_the_other(*given: Any) -> Any:
         """The other writer does all its work between two steps of the first."""
-        monkeypatch.setattr(VectorTable, "append", append)
+        monkeypatch.setattr(index_module, "append", append)
         other.replace_shard("x", rows)
         exact.replace_shard("x", rows)
-        return append(table, *given)
+        return append(*given)
 
-    monkeypatch.setattr(VectorTable, "append", after_the_other)
+    monkeypatch.setattr(index_module, "append", after_the_other)
     with pytest.raises(DataError, match="another process changed"):
         index.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
-    check(FrameIndex.open(bucket, settings=SMALL), exact)
+    check(FrameIndex(bucket, SMALL), exact)
     index.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
     exact.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
     check(index, exact)
     change(index, exact)
-    check(FrameIndex.open(bucket, settings=SMALL), exact)
+    check(FrameIndex(bucket, SMALL), exact)

@@ -70,7 +70,7 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
 
 def frames_of(index: FrameIndex) -> Counter[str]:
     """How many frames the index has of each shard."""
-    return Counter(index._table.columns(["shard"])["shard"].to_pylist())
+    return Counter(index._table.to_table(columns=["shard"])["shard"].to_pylist())
 
 
 def check_whole(updates: Updates) -> None:
