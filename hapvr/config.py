@@ -197,15 +197,14 @@ class Config(Settings):
         """What does not go together, and what may not stop Dagster's definitions."""
         network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            made = f"made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}"
-            yield f"features.pooled is {made}; set backbone.descriptor: regions, or features.pooled: false"
+            descriptor = f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled to false"
+            yield f"features.pooled is made from the nine regions of a frame, and {descriptor}"
         lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 yield f"{what} names must differ, repeated: {', '.join(repeated)}"
         if needs_extras(network) and not self.features.pooled:
-            said = "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors"
-            yield f"{said}; set features.pooled: true, or train.network.distractor_discrimination: false"
+            yield "features.pooled: train.network.distractor_discrimination reads pooled vectors; set it to true"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
         if self.train.part_rate and (network.family != "similarity" or self.train.repeat_short_clips):
@@ -218,11 +217,10 @@ class Config(Settings):
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
         cron, zone = self.automation.retrain_cron, self.automation.timezone
         if _CRON.fullmatch(cron) is None:
-            said = "wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
-            yield f"automation.retrain_cron: {said} (got {cron!r:.120})"
+            wanted = "numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
+            yield f"automation.retrain_cron: wanted {wanted} (got {cron!r:.120})"
         if zone != "UTC" and zone not in available_timezones():
-            said = "not a time zone of this machine; wanted a name such as UTC or Europe/Berlin"
-            yield f"automation.timezone: {said} (got {zone!r:.120})"
+            yield f"automation.timezone: not a time zone of this machine, as Europe/Berlin is (got {zone!r:.120})"
 
 
 def digest(*settings: Settings) -> str:

@@ -108,7 +108,7 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         responses={"default": {"model": refusals.Problem, "description": "An error"}},
-        exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
+        exception_handlers=dict.fromkeys(refusals.ANSWERED, refusals.answer),  # type: ignore[arg-type]
     )
     app.state.service = service
     app.include_router(videos.probes)
