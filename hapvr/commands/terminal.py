@@ -120,8 +120,7 @@ def _unforeseen(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
-    library = type(error).__module__.partition(".")[0]
-    if library in ("mlflow", "sqlalchemy"):  # whose database may be damaged or from another version
+    if type(error).__module__.startswith(("mlflow", "sqlalchemy")):  # the database may be of another version
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
     return f"unexpected {type(error).__name__}: {said}. {hint}"

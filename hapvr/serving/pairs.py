@@ -147,9 +147,6 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
     return vars(found) | {"values": np.round(found.values, 3).tolist(), "mark": verdict}
 
 
-# Watch lists
-
-
 class WatchMatch(BaseModel):
     """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one. query_id: of a
     query that is a video of the index, otherwise ""."""
@@ -222,9 +219,6 @@ async def watch_for(
             file = index.metadata(query.video_id).path if query.video_id else service.access.local_path(query.name)
         make = partial(make_watch_list, service.project, query, file or sent, max_bytes=service.limits.max_bytes)
         return WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
-
-
-# Duplicates
 
 
 class DuplicateFilter(Values):
