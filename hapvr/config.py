@@ -48,9 +48,6 @@ class TrainConfig(Settings):
     repeat_short_clips: bool = True
     """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end with the video,
     and the rest is masked"""
-    part_rate: Rate = 0.0
-    """ours, with `repeat_short_clips: false`: share of the weak views that are cut to a part, which is asked for in whole clips
-    as parts of videos are"""
     look_alikes: bool = False
     """ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; false: random
     ones, as in the papers"""
@@ -204,11 +201,9 @@ class Config(Settings):
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 yield f"{what} names must differ, repeated: {', '.join(repeated)}"
         if needs_extras(network) and not self.features.pooled:
-            yield "features.pooled: train.network.distractor_discrimination reads pooled vectors; set it to true"
+            yield "features.pooled: set it to true; train.network.distractor_discrimination reads pooled vectors"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
-        if self.train.part_rate and (network.family != "similarity" or self.train.repeat_short_clips):
-            yield "train.part_rate: only the similarity network trains on parts, and with repeat_short_clips: false; set it to 0"
         if network.family != "similarity" and self.train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
         if self.train.batch_videos % self.train.num_processes:

@@ -34,8 +34,6 @@ from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
-PART_FRAMES = 2
-"""Fewest frames of a weak view that is cut to a part; at most half of its frames stay."""
 COMPARED_VIDEOS = 4096
 """Videos among which look-alikes are looked for, since all pairs of them are compared."""
 
@@ -122,9 +120,6 @@ class BatchSource(Dataset[Any]):
         if not self._config.train.repeat_short_clips:
             most = self._config.views.num_frames
             num_frames = torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips])
-            if self._config.train.part_rate:
-                regions, embeddings = regions.clone(), embeddings.clone()
-                self._cut_parts(clips, labels, num_frames, regions, embeddings, first_row)
         pairs = (labels > 0).nonzero()
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         query, reference = (embeddings[rows].float() for rows in pairs.T)
@@ -139,34 +134,6 @@ class BatchSource(Dataset[Any]):
             source_ids=torch.tensor(sources),
             num_frames=num_frames,
         )
-
-    def _cut_parts(
-        self,
-        clips: Sequence[ViewPlan],
-        labels: Tensor,
-        num_frames: Tensor,
-        regions: Tensor,
-        embeddings: Tensor,
-        first_row: int,
-    ) -> None:
-        """Cut some weak views to a part, in place; arguments as in `build`.
-
-        A part is asked for in longer clips. The other way round, its label is 0: a similarity says how much of its first
-        clip the second one shows.
-        """
-        rng = numpy_rng(self._seed, "parts", *(f"{clip.video_id} {clip.window} {clip.index}" for clip in clips))
-        is_part = torch.zeros(len(clips), dtype=torch.bool)
-        for row in range(0, len(clips), len(STRENGTHS)):
-            most = int(num_frames[row]) // 2
-            if most < PART_FRAMES or rng.random() >= self._config.train.part_rate:
-                continue
-            size = int(rng.integers(PART_FRAMES, most + 1))
-            frames = torch.arange(regions.shape[1]) % size + int(rng.integers(num_frames[row] - size + 1))
-            embeddings[row] = embeddings[row, frames]
-            if first_row <= row < first_row + len(regions):
-                regions[row - first_row] = regions[row - first_row, frames]
-            num_frames[row], is_part[row] = size, True
-        labels[(labels > 0) & is_part & (num_frames[:, None] > num_frames)] = 0
 
     def __getstate__(self) -> dict[str, object]:
         # Open files do not travel to data workers; each opens its own.

@@ -109,22 +109,6 @@ def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     assert ended.num_frames.tolist() == [1 if "видео" in video_id else 4 for video_id in ended.video_ids]
 
 
-def test_a_part_is_asked_for_in_whole_clips(small_project: Project) -> None:
-    """Of a weak view half of the frames stay, consecutive ones; the whole clip is not asked for in its part."""
-    whole = cached_views(small_project, repeat_short_clips=False)[0]
-    batch = cached_views(small_project, repeat_short_clips=False, part_rate=1.0)[0]
-    assert batch.num_frames.tolist() == [
-        number // 2 if row % 2 == 0 and number == 4 else number for row, number in enumerate(whole.num_frames.tolist())
-    ]
-    for row in range(0, len(batch.labels), 2):
-        if whole.num_frames[row] == 4:
-            cut = batch.regions[row, :2]
-            assert any(torch.equal(cut, whole.regions[row, first : first + 2]) for first in range(3))
-            assert (batch.labels[row, row], batch.labels[row, row + 1], batch.labels[row + 1, row]) == (1, 1, 0)
-    assert torch.equal(batch.regions[1::2], whole.regions[1::2])
-    assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
-
-
 def test_look_alikes_share_a_batch_and_copies_do_not() -> None:
     """Groups join those that look most like them until they fill a batch; known copies of each other stay apart."""
     angles = {"a": 0.0, "b": 1.5, "c": 0.1, "d": 1.4, "e": 0.05, "f": 3.0}
