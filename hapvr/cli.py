@@ -51,14 +51,7 @@ def options(version: bool = typer.Option(False, "--version", callback=_version, 
     """Find copies, edits and other footage of the same incident."""
 
 
-def _say_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
+def _say_warning(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
     """Our own warnings as a line for people; those of libraries speak to programmers, and are left out."""
     if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
         terminal.say(f"warning: {message}", err=True)

@@ -25,41 +25,32 @@ from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceN
 class OptimizerConfig(Settings):
     """Adam with linear warm-up and cosine decay."""
 
-    kind: Literal["adamw", "adam"] = Field(
-        default="adamw",
-        description="`adam`: weight decay is added to the gradient (TCA, VVS), not taken off the weights",
-    )
-    learning_rate: Annotated[float, Field(gt=0)] = 4e-5
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-2
-    warmup_steps: Annotated[int, Field(ge=0)] = 1000
+    kind: Literal["adamw", "adam"] = "adamw"
+    """`adam`: weight decay is added to the gradient (TCA, VVS), not taken off the weights"""
+    learning_rate: float = Field(default=4e-5, gt=0)
+    weight_decay: float = Field(default=1e-2, ge=0)
+    warmup_steps: int = Field(default=1000, ge=0)
     floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
 
 
 class TrainConfig(Settings):
     """One training run (HAP-VR section 4). The objective is that of the similarity network, the contrast that of TCA."""
 
-    steps: Annotated[int, Field(ge=1)] = 30_000
-    batch_videos: Annotated[int, Field(ge=2)] = 64
+    steps: int = Field(default=30_000, ge=1)
+    batch_videos: int = Field(default=64, ge=2)
     seed: int = 0
-    num_processes: int = Field(
-        default=1, ge=1, description="processes that share a batch, whose clips are all compared with each other"
-    )
+    num_processes: int = Field(default=1, ge=1)
+    """processes that share a batch, whose clips are all compared with each other"""
     data_workers: int = Field(default=2, ge=0, description="processes that read views ahead of training")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    source: Literal["cached_views", "online"] = Field(
-        default="cached_views",
-        description="`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper",
-    )
-    repeat_short_clips: bool = Field(
-        default=True,
-        description="a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end "
-        "with the video, and the rest is masked",
-    )
-    look_alikes: bool = Field(
-        default=False,
-        description="ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; "
-        "false: random ones, as in the papers",
-    )
+    source: Literal["cached_views", "online"] = "cached_views"
+    """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper"""
+    repeat_short_clips: bool = True
+    """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end with the video,
+    and the rest is masked"""
+    look_alikes: bool = False
+    """ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; false: random
+    ones, as in the papers"""
     validate_every_steps: int = Field(default=1000, ge=1, description="between two validations, each with a checkpoint")
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
@@ -77,13 +68,10 @@ class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server."""
 
     uri: str | None = None
-    registered_model: str = Field(
-        default="hapvr", pattern=r"^[A-Za-z0-9_-]+$", description="also the name of the experiment that has the runs"
-    )
-    onnx: bool = Field(
-        default=True,
-        description="also write registered models as ONNX files, which installations without torch score with",
-    )
+    registered_model: str = Field(default="hapvr", pattern=r"^[A-Za-z0-9_-]+$")
+    """also the name of the experiment that has the runs"""
+    onnx: bool = True
+    """also write registered models as ONNX files, which installations without torch score with"""
 
 
 class EvaluationConfig(Settings):
@@ -92,10 +80,8 @@ class EvaluationConfig(Settings):
     benchmarks: tuple[str, ...] = ()
     validation: str | None = None
     policy: Literal["official", "strict"] = "strict"
-    target_metrics: tuple[str, ...] = Field(
-        default=("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD"),
-        description="metrics whose mean decides between two versions; those that a benchmark lacks are left out",
-    )
+    target_metrics: tuple[str, ...] = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
+    """metrics whose mean decides between two versions; those that a benchmark lacks are left out"""
     gate: GateConfig = GateConfig()
 
 
@@ -109,18 +95,16 @@ class WatchList(Settings):
 
     name: SourceName
     path: str = Field(description="a folder of videos and pictures, or a text file with a path in each line")
-    min_probability: float = Field(
-        default=0.9, gt=0, le=1, description="of a match; what people marked as one counts in any case"
-    )
+    min_probability: float = Field(default=0.9, gt=0, le=1)
+    """of a match; what people marked as one counts in any case"""
 
 
 class WebhookConfig(Settings):
     """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is followed, and no proxy is used."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))]
-    secret: Annotated[str, Field(min_length=16)] | None = Field(
-        default=None, description="`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"
-    )
+    secret: str | None = Field(default=None, min_length=16)
+    """`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"""
 
 
 class WatchConfig(Settings):
@@ -133,11 +117,9 @@ class WatchConfig(Settings):
 class RetentionConfig(Settings):
     """How long runs are kept. For ever: those of registered versions, the current model, and what an asset was made by last."""
 
-    run_days: Annotated[float, Field(ge=1)] | None = Field(
-        default=180.0,
-        description="runs of Dagster and trainings without a registered version are removed so long after their end, with "
-        "logs, artifacts and folders; null: they are kept",
-    )
+    run_days: float | None = Field(default=180.0, ge=1)
+    """runs of Dagster and trainings without a registered version are removed so long after their end, with logs, artifacts and
+    folders; null: they are kept"""
 
 
 _NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
@@ -152,17 +134,14 @@ class AutomationConfig(Settings):
     watch_every_s: int = Field(default=300, ge=5, description="how often sources are looked at for new videos")
     retrain_cron: str = Field(default="0 3 * * 0", description="when to re-train whatever has arrived")
     timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
-    retrain_new_videos: Annotated[int, Field(ge=1)] = Field(
-        default=1000, description="re-train as soon as this many training videos have features the model has not seen"
-    )
-    duplicates: bool = Field(
-        default=False,
-        description="with `enabled`, also look for duplicates; a new champion then searches for every video again",
-    )
+    retrain_new_videos: int = Field(default=1000, ge=1)
+    """re-train as soon as this many training videos have features the model has not seen"""
+    duplicates: bool = False
+    """with `enabled`, also look for duplicates; a new champion then searches for every video again"""
     run_resources: dict[Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]] = Field(
-        default={},
-        description="by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes",
+        default={}
     )
+    """by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes"""
 
 
 class Config(Settings):
@@ -171,7 +150,7 @@ class Config(Settings):
     name: SourceName
     data_root: str = "data"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    shard_videos: Annotated[int, Field(ge=1)] = 512
+    shard_videos: int = Field(default=512, ge=1)
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     sampling: SamplingConfig = SamplingConfig()
     download: DownloadConfig = DownloadConfig()
@@ -215,15 +194,14 @@ class Config(Settings):
         """What does not go together, and what may not stop Dagster's definitions."""
         network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            made = f"made from the nine regions of a frame, and backbone.descriptor is {self.backbone.descriptor}"
-            yield f"features.pooled is {made}; set backbone.descriptor: regions, or features.pooled: false"
+            descriptor = f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled to false"
+            yield f"features.pooled is made from the nine regions of a frame, and {descriptor}"
         lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
             if repeated := sorted({name for name in names if names.count(name) > 1}):
                 yield f"{what} names must differ, repeated: {', '.join(repeated)}"
         if needs_extras(network) and not self.features.pooled:
-            said = "features.pooled: false, and distractor_discrimination of family vvs reads pooled vectors"
-            yield f"{said}; set features.pooled: true, or train.network.distractor_discrimination: false"
+            yield "features.pooled: set it to true; train.network.distractor_discrimination reads pooled vectors"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
             yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
         if network.family != "similarity" and self.train.num_processes > 1:
@@ -234,11 +212,10 @@ class Config(Settings):
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
         cron, zone = self.automation.retrain_cron, self.automation.timezone
         if _CRON.fullmatch(cron) is None:
-            said = "wanted numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
-            yield f"automation.retrain_cron: {said} (got {cron!r:.120})"
+            wanted = "numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
+            yield f"automation.retrain_cron: wanted {wanted} (got {cron!r:.120})"
         if zone != "UTC" and zone not in available_timezones():
-            said = "not a time zone of this machine; wanted a name such as UTC or Europe/Berlin"
-            yield f"automation.timezone: {said} (got {zone!r:.120})"
+            yield f"automation.timezone: not a time zone of this machine, as Europe/Berlin is (got {zone!r:.120})"
 
 
 def digest(*settings: Settings) -> str:

@@ -30,10 +30,9 @@ def markdown() -> str:
     parts = [HEADER]
     for path, section in _sections(schema, schema["$defs"], ""):
         text = textwrap.fill(_text(section["description"]), 119, break_long_words=False, break_on_hyphens=False)
-        parts.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n")
-        parts.append("| key | values | default | |\n| --- | --- | --- | --- |")
-        parts += [_row(name, field, section.get("required", ())) for name, field in section["properties"].items()]
-        parts.append("")
+        rows = [_row(name, field, section.get("required", ())) for name, field in section["properties"].items()]
+        head = f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n\n| key | values | default | |"
+        parts += [head, "| --- | --- | --- | --- |", *rows, ""]
     return "\n".join(parts)
 
 

@@ -65,12 +65,10 @@ def require_regular(path: Path) -> None:
 
     And for a name that no file can have: a library that ends it at the NUL would read another file.
     """
-    try:
-        problem = "no file can have this name" if b"\0" in os.fsencode(path) else ""
-    except UnicodeEncodeError:
-        problem = "no file can have this name"
-    if not problem and path.exists() and not path.is_file():
-        problem = "this is not a regular file"
+    problem = "no file can have this name"
+    with suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(path):
+            problem = "this is not a regular file" if path.exists() and not path.is_file() else ""
     if problem:
         raise OSError(errno.EINVAL, problem, str(path))
 

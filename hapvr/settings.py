@@ -12,7 +12,7 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 class Settings(BaseModel):
     """Base of all settings: immutable, and an unknown key is an error rather than a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -34,12 +34,10 @@ class GateConfig(Settings):
     """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
 
     enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
-    required_metrics: tuple[str, ...] = Field(
-        default=(), description="metrics that must not get worse, as well as `parts`; none named: the target metrics"
-    )
-    confidence: float = Field(
-        default=0.95, ge=0.5, lt=1, description="share of resamples that makes a difference count as real"
-    )
+    required_metrics: tuple[str, ...] = ()
+    """metrics that must not get worse, as well as `parts`; none named: the target metrics"""
+    confidence: float = Field(default=0.95, ge=0.5, lt=1)
+    """share of resamples that makes a difference count as real"""
     max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
 
 
@@ -50,34 +48,26 @@ class ServingConfig(Settings):
     """
 
     max_pairs: int = Field(default=10_000, ge=1, description="pairs of one request")
-    max_frame_pairs: Annotated[int, Field(ge=1)] = Field(
-        default=1_000_000_000, description="pairs of a query's and a reference's frame, of all pairs of one request"
-    )
+    max_frame_pairs: int = Field(default=1_000_000_000, ge=1)
+    """pairs of a query's and a reference's frame, of all pairs of one request"""
     max_bytes: int = Field(default=2_000_000_000, ge=1, description="size of a video file")
     max_frames: int = Field(default=3600, ge=1, description="sampled frames of a video")
     video_timeout_s: float = Field(default=120.0, gt=0, description="for decoding one video")
-    request_timeout_s: float | None = Field(
-        default=None, gt=0, description="for a whole request; none: as long as it takes, or as the model server allows"
-    )
+    request_timeout_s: float | None = Field(default=None, gt=0)
+    """for a whole request; none: as long as it takes, or as the model server allows"""
 
 
 class IndexSettings(Settings):
     """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a query looks at."""
 
-    min_indexed_rows: int = Field(
-        default=50_000, ge=64, description="a table with fewer rows is compared whole, which is exact"
-    )
-    code_bits: Annotated[int, Field(ge=1, le=9)] = Field(
-        default=3,
-        description="bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set "
-        "refine_factor to 4 or more",
-    )
+    min_indexed_rows: int = Field(default=50_000, ge=64)
+    """a table with fewer rows is compared whole, which is exact"""
+    code_bits: int = Field(default=3, ge=1, le=9)
+    """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set refine_factor to 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
-    refine_factor: Annotated[int, Field(ge=0)] = Field(
-        default=0,
-        description="this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is "
-        "eight times as fast",
-    )
+    refine_factor: int = Field(default=0, ge=0)
+    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is eight times as
+    fast"""
 
 
 class SearchSettings(Settings):
@@ -85,9 +75,8 @@ class SearchSettings(Settings):
 
     index: IndexSettings = IndexSettings()
     candidates: int = Field(default=100, ge=1, le=10_000, description="videos that the network compares with a query")
-    min_duplicate_probability: float = Field(
-        default=0.9, ge=0.5, le=1, description="pairs of duplicates below it are stored, but neither shown nor grouped"
-    )
+    min_duplicate_probability: float = Field(default=0.9, ge=0.5, le=1)
+    """pairs of duplicates below it are stored, but neither shown nor grouped"""
 
 
 def explain(error: ValidationError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -12,9 +12,9 @@ from hapvr.settings import Settings
 class ViewsConfig(Settings):
     """The training clips of `num_frames` frames. The cache has `num_weak` weak and `num_strong` strong ones of each video."""
 
-    num_frames: Annotated[int, Field(ge=4)] = 28
-    num_weak: Annotated[int, Field(ge=1)] = 4
-    num_strong: Annotated[int, Field(ge=1)] = 8
+    num_frames: int = Field(default=28, ge=4)
+    num_weak: int = Field(default=4, ge=1)
+    num_strong: int = Field(default=8, ge=1)
     seed: ClassVar[int] = 0
     """Seeds windows, augmentations and donors."""
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
 from hapvr.commands.terminal import ConfigOption, Verbs, open_project, show
-
-if TYPE_CHECKING:
-    from hapvr.search.marks import Verdict
 
 app = Verbs(name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept by the content of the files.")
 VideoArgument = Annotated[str, Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
@@ -27,8 +24,7 @@ def mark(
     """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
     from hapvr.search import marks
 
-    verdict: Verdict = "match" if said == "match" else "not_a_match"
-    made = marks.mark(open_project(config).root, one, other, verdict)
+    made = marks.mark(open_project(config).root, one, other, "match" if said == "match" else "not_a_match")
     show(asdict(made), text=f"{one} and {other} are marked as {said}")
 
 

@@ -77,18 +77,17 @@ def score(
         model = pinned_uri(model, registry_address(tracking_uri))
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
-    result: dict[str, Any] = {"model": model, "untrained": untrained, "warning": scorer.warning, "precision": precision}
-    if calibration is None:
-        result |= {"prior": prior, "pairs": pairs, "thresholds": []}
-        verdicts = "none: this model has no calibration, so it cannot say how sure it is"
-    else:
-        share = calibration.prior if prior is None else prior
-        result |= {"prior": share, "pairs": pairs, "thresholds": [asdict(row) for row in calibration.thresholds]}
+    share, thresholds = prior, list[Any]()
+    verdicts = "none: this model has no calibration, so it cannot say how sure it is"
+    if calibration is not None:
+        share, thresholds = prior or calibration.prior, [asdict(row) for row in calibration.thresholds]
         verdicts = f"at precision {precision:g}, where {100 * share:.3g} % of the pairs match"
         if prior is None:
             least = calibration.threshold(precision).similarity
             from_ = "no similarity reaches it" if least is None else f"a match is a similarity from {least:+.4f} on"
             verdicts += f": {from_}"
+    result = {"model": model, "untrained": untrained, "warning": scorer.warning, "precision": precision}
+    result |= {"prior": share, "pairs": pairs, "thresholds": thresholds}
     lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
     lines += [f"warning  {scorer.warning}"] if scorer.warning else []
     lines += [line for pair in pairs for line in _lines(pair)]

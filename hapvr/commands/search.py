@@ -67,9 +67,8 @@ def search(
     if not queries and not ids:
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
     _check_out(out)
-    options = SearchOptions(
-        part=Part.named(at, from_, to), top=top, min_probability=min_probability, prior=prior, folder=folder
-    )
+    part = Part.named(at, from_, to)
+    options = SearchOptions(part=part, top=top, min_probability=min_probability, prior=prior, folder=folder)
     names = expand(queries or [])
     searcher = Searcher.open(open_project(config, set_), model=model)
     # a person who types an address may fetch it
@@ -192,10 +191,9 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     lines += [f"failed   {name}: {reason}" for name, reason in sorted(failed.items())]
     if project.config.watch.webhook is not None:
         said = f"; {delivery.problem}" if delivery.problem else ""
-        refused = "; none of a model with random weights is posted" if warning else ""
-        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}{refused}")
-    posted = {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
-    result = {"shards": keys, "matches": rows, "failed": failed, **posted}
+        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}")
+    result = {"shards": keys, "matches": rows, "failed": failed}
+    result |= {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
     show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 

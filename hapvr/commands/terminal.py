@@ -120,11 +120,8 @@ def _unforeseen(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
-    library = type(error).__module__.partition(".")[0]
-    if library == "mlflow":
+    if type(error).__module__.startswith(("mlflow", "sqlalchemy")):  # the database may be of another version
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
-    if library == "sqlalchemy":
-        return f"tracking: the database cannot be read; it may be damaged or from another version of MLflow ({said})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
     return f"unexpected {type(error).__name__}: {said}. {hint}"
 

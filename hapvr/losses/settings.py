@@ -32,16 +32,13 @@ class ObjectiveSettings(Settings):
     video_ap_weight: Weight = 4.0
     video_ap_options: dict[str, Option] = Field(default_factory=dict)
     infonce_weight: Weight = 1.0
-    temperature: Annotated[float, Field(gt=0)] = Field(default=0.03, description="tau of InfoNCE")
+    temperature: float = Field(default=0.03, gt=0, description="tau of InfoNCE")
     hard_negative_weight: Weight = Field(default=3.0, description="lambda_s, of both halves of SSHN")
-    regularization_weight: Weight = Field(
-        default=1.0, description="of how far the comparator's raw output leaves [-1, 1]"
-    )
-    across_queries: bool = Field(
-        default=False,
-        description="the video AP loss and InfoNCE rank the pairs of all queries of a batch in one list, as micro-AP does; "
-        "false: the clips of each query by themselves, as in the papers",
-    )
+    regularization_weight: Weight = 1.0
+    """of how far the comparator's raw output leaves [-1, 1]"""
+    across_queries: bool = False
+    """the video AP loss and InfoNCE rank the pairs of all queries of a batch in one list, as micro-AP does; false: the clips of
+    each query by themselves, as in the papers"""
 
 
 class ContrastSettings(Settings):
@@ -51,25 +48,16 @@ class ContrastSettings(Settings):
     """
 
     loss: Literal["circle", "infonce"] = "circle"
-    circle_form: Literal["paper", "released"] = Field(
-        default="paper",
-        description="`paper`: Eq. 4; `released`: as the release computes it, which takes the first row of a batch for "
-        "positives and all other rows for negatives",
-    )
-    margin: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.25, description="m of the circle loss, on raw cosines"
-    )
-    scale: Annotated[float, Field(gt=0)] = Field(default=256.0, description="gamma of the circle loss")
-    temperature: Annotated[float, Field(gt=0)] = Field(default=0.07, description="tau of InfoNCE, on raw cosines")
-    bank_size: Annotated[int, Field(ge=0)] | None = Field(
-        default=None,
-        description="video vectors in the bank; 0: no bank; null: half the training videos, at most 4096 (the paper's "
-        "number), and no bank where that is less than what a step adds",
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="of the key encoder, a running mean of the weights; 0: the current weights"
-    )
-    batch_negatives: bool = Field(
-        default=True,
-        description="the positives of other videos of the batch are negatives too; the paper has the bank alone",
-    )
+    circle_form: Literal["paper", "released"] = "paper"
+    """`paper`: Eq. 4; `released`: as the release computes it, which takes the first row of a batch for positives and all other
+    rows for negatives"""
+    margin: float = Field(default=0.25, ge=0, lt=1, description="m of the circle loss, on raw cosines")
+    scale: float = Field(default=256.0, gt=0, description="gamma of the circle loss")
+    temperature: float = Field(default=0.07, gt=0, description="tau of InfoNCE, on raw cosines")
+    bank_size: int | None = Field(default=None, ge=0)
+    """video vectors in the bank; 0: no bank; null: half the training videos, at most 4096 (the paper's number), and no bank
+    where that is less than what a step adds"""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """of the key encoder, a running mean of the weights; 0: the current weights"""
+    batch_negatives: bool = True
+    """the positives of other videos of the batch are negatives too; the paper has the bank alone"""

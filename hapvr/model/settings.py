@@ -17,32 +17,28 @@ class DistractorSettings(Settings):
     """Easy distractor elimination: which frames carry no content."""
 
     hidden: tuple[Width, Width] = Field(default=(960, 240), description="widths of the two hidden layers")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: float = Field(default=0.5, ge=0, lt=1)
     temperature: Positive = 1.0
 
 
 class SaliencySettings(Settings):
     """Suppression weights from the self-similarities of neighbouring frames."""
 
-    width: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
-        default=128, description="channels of the bottleneck; the encoder has four times as many, in 8 heads"
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    width: int = Field(default=128, ge=2, multiple_of=2)
+    """channels of the bottleneck; the encoder has four times as many, in 8 heads"""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
     temperature: Positive = 1.0
-    label_rule: Literal["clipped", "plain"] = Field(
-        default="clipped",
-        description="a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`, the "
-        "release), or above the mean of the raw ones (`plain`, the paper)",
-    )
+    label_rule: Literal["clipped", "plain"] = "clipped"
+    """a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`, the release), or above the
+    mean of the raw ones (`plain`, the paper)"""
 
 
 class TopicSettings(Settings):
     """Suppression weights from how near a frame is to the whole video."""
 
     temperature: Positive = 512.0
-    initial: Literal["topic", "constant"] = Field(
-        default="topic", description="state that is refined: similarity to the video's mean, or 0.5"
-    )
+    initial: Literal["topic", "constant"] = "topic"
+    """state that is refined: similarity to the video's mean, or 0.5"""
     refine: bool = Field(default=True, description="false: the initial state is the weight")
     hierarchy: bool = Field(default=True, description="the last layer sees all layers; false: only the last but one")
 
@@ -51,22 +47,18 @@ class VvsSettings(Settings):
     """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
 
     family: Literal["vvs"] = "vvs"
-    distractor_discrimination: bool = Field(
-        default=True, description="drop frames without content; needs pooled vectors"
-    )
+    distractor_discrimination: bool = True
+    """drop frames without content; needs pooled vectors"""
     temporal_saliency: bool = True
     topic_guidance: bool = True
     distractor: DistractorSettings = DistractorSettings()
     saliency: SaliencySettings = SaliencySettings()
     topic: TopicSettings = TopicSettings()
-    injected_rates: tuple[Rate, Rate] = Field(
-        default=(0.2, 0.5), description="fewest and most distractor frames that training inserts, as a part of the clip"
-    )
-    max_magnitude: Positive | None = Field(
-        default=None,
-        description="frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 % of a batch's "
-        "frames with the smallest magnitude",
-    )
+    injected_rates: tuple[Rate, Rate] = (0.2, 0.5)
+    """fewest and most distractor frames that training inserts, as a part of the clip"""
+    max_magnitude: Positive | None = None
+    """frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 % of a batch's frames with
+    the smallest magnitude"""
     frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
 
 
@@ -74,19 +66,13 @@ class TcaSettings(Settings):
     """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
 
     family: Literal["tca"] = "tca"
-    layers: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, description="encoder layers; they start with equal weights"
-    )
-    heads: Annotated[int, Field(ge=1)] = Field(default=8, description="must divide the values per region")
-    feedforward: Annotated[int, Field(ge=1)] = 2048
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.5, description="in training; 0.5: the paper, 0.2: its release"
-    )
-    level: Literal["video", "frame"] = Field(
-        default="video",
-        description="what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity of their "
-        "frames (TCA_f); the weights are the same",
-    )
+    layers: int = Field(default=1, ge=1, le=64, description="encoder layers; they start with equal weights")
+    heads: int = Field(default=8, ge=1, description="must divide the values per region")
+    feedforward: int = Field(default=2048, ge=1)
+    dropout: float = Field(default=0.5, ge=0, lt=1, description="in training; 0.5: the paper, 0.2: its release")
+    level: Literal["video", "frame"] = "video"
+    """what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity of their frames (TCA_f); the
+    weights are the same"""
     symmetric_chamfer: bool = Field(default=False, description="level `frame`: the mean of both directions (TCA_sym)")
 
 
@@ -126,32 +112,22 @@ def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
 class NetworkSettings(Settings):
     """The trained part: attention and comparator around TopK-Chamfer (HAP-VR 3.3.1)."""
 
-    family: Literal["similarity"] = Field(
-        default=DEFAULT_FAMILY, description="which model is trained; another family has other settings, see below"
-    )
+    family: Literal["similarity"] = DEFAULT_FAMILY
+    """which model is trained; another family has other settings, see below"""
     spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
     temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
     attention: bool = Field(default=True, description="weigh regions")
-    attention_form: Literal["gated", "cosine", "linear"] = Field(
-        default="gated",
-        description="`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector of norm 1",
-    )
-    binary_bits: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="length of the binary codes that replace attention (DnS); 0: none"
-    )
+    attention_form: Literal["gated", "cosine", "linear"] = "gated"
+    """`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector of norm 1"""
+    binary_bits: int = Field(default=0, ge=0)
+    """length of the binary codes that replace attention (DnS); 0: none"""
     comparator: bool = Field(default=True, description="refine frame similarities by the convolutional network")
-    comparator_init: Literal["random", "identity"] = Field(
-        default="random", description="`identity`: training starts from the largest similarity of each 4 x 4 block"
-    )
-    padding_mode: Literal["zeros", "replicate"] = Field(
-        default="zeros",
-        description="what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do",
-    )
-    min_frames: Annotated[int, Field(ge=COMPARATOR_STEP, le=1024)] = Field(
-        default=COMPARATOR_STEP,
-        description="the comparator gets shorter clips doubled until they have this many frames; "
-        "4: S2VS, DnS, ViSiL; 8: HAP-VR's release",
-    )
+    comparator_init: Literal["random", "identity"] = "random"
+    """`identity`: training starts from the largest similarity of each 4 x 4 block"""
+    padding_mode: Literal["zeros", "replicate"] = "zeros"
+    """what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do"""
+    min_frames: int = Field(default=COMPARATOR_STEP, ge=COMPARATOR_STEP, le=1024)
+    """the comparator gets shorter clips doubled until they have this many frames; 4: S2VS, DnS, ViSiL; 8: HAP-VR's release"""
     symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
 
     @model_validator(mode="after")

@@ -16,12 +16,10 @@ Precision = Literal["float32", "bfloat16"]
 class Weights(Settings):
     """Where the weights of a frozen network come from."""
 
-    source: Literal["pretrained", "packaged", "file", "random"] = Field(
-        default="pretrained",
-        description="`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an "
-        "installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain "
-        "tensors; `random`: seeded, for tests",
-    )
+    source: Literal["pretrained", "packaged", "file", "random"] = "pretrained"
+    """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an installed Python
+    package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain tensors; `random`:
+    seeded, for tests"""
     path: Path | None = Field(default=None, description="of `source: file`")
     seed: int = Field(default=0, description="of `source: random`")
 
@@ -39,15 +37,12 @@ class FrozenNetworkConfig(Settings):
     """What backbone and teacher share: a network of timm whose weights are never trained."""
 
     architecture: ArchitectureName = Field(description="name of a timm network")
-    options: dict[str, bool | int | float | str] = Field(
-        default={}, description="more arguments of `timm.create_model`, e.g. `{pad_type: same}`"
-    )
+    options: dict[str, bool | int | float | str] = Field(default={})
+    """more arguments of `timm.create_model`, e.g. `{pad_type: same}`"""
     weights: Weights = Weights()
-    precision: Precision = Field(
-        default="float32",
-        description="of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the "
-        "processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what either made is used together",
-    )
+    precision: Precision = "float32"
+    """of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the processor or GPU
+    multiplies it, about twice as fast, and float32 elsewhere; what either made is used together"""
 
     @field_validator("options")
     @classmethod
@@ -67,14 +62,11 @@ BATCH_FRAMES = 32
 class BackboneConfig(FrozenNetworkConfig):
     """The frozen network g that gives region features (method 1.2)."""
 
-    architecture: ArchitectureName = Field(
-        default="resnet50.tv_in1k", description="name of a timm network that gives 3 x 3 regions"
-    )
-    crop_px: Annotated[int, Field(ge=64, le=1024)] = 224
-    descriptor: Literal["regions", "imac", "l3_irmac"] = Field(
-        default="regions",
-        description="what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it",
-    )
+    architecture: ArchitectureName = "resnet50.tv_in1k"
+    """name of a timm network that gives 3 x 3 regions"""
+    crop_px: int = Field(default=224, ge=64, le=1024)
+    descriptor: Literal["regions", "imac", "l3_irmac"] = "regions"
+    """what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it"""
 
     @property
     def num_regions(self) -> int:
@@ -85,30 +77,25 @@ class BackboneConfig(FrozenNetworkConfig):
 class TeacherConfig(FrozenNetworkConfig):
     """The frozen network g' that gives pseudo labels (method 1.3)."""
 
-    architecture: ArchitectureName = Field(
-        default="vit_small_patch16_224.dino", description="name of a timm network that gives one vector per picture"
-    )
-    crop_px: Annotated[int, Field(ge=64, le=1024)] | None = Field(
-        default=None, description="side of the frames that the teacher sees; none: the backbone's"
-    )
+    architecture: ArchitectureName = "vit_small_patch16_224.dino"
+    """name of a timm network that gives one vector per picture"""
+    crop_px: int | None = Field(default=None, ge=64, le=1024)
+    """side of the frames that the teacher sees; none: the backbone's"""
 
 
 class WhiteningConfig(Settings):
     """PCA whitening of region vectors."""
 
-    dims: Annotated[int, Field(ge=2, le=3840)] = 512
-    max_regions: Annotated[int, Field(ge=2)] = Field(
-        default=1_000_000, description="vectors of the training frames, drawn at random, that it is fitted on"
-    )
+    dims: int = Field(default=512, ge=2, le=3840)
+    max_regions: int = Field(default=1_000_000, ge=2)
+    """vectors of the training frames, drawn at random, that it is fitted on"""
 
 
 class FeaturesConfig(Settings):
     """What is kept of every frame in addition to its whitened regions."""
 
-    pooled: bool = Field(
-        default=False,
-        description="the mean of the regions before whitening and its magnitude, also of training views; VVS needs them",
-    )
+    pooled: bool = False
+    """the mean of the regions before whitening and its magnitude, also of training views; VVS needs them"""
 
 
 class PseudoLabelSettings(Settings):

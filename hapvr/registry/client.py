@@ -45,9 +45,7 @@ def require_store(tracking_uri: str) -> None:
     what is not an address of a store.
     """
     if _STORE.match(tracking_uri) is None:
-        raise ArgumentError(
-            f"--tracking-uri is {tracking_uri!r}; wanted the http(s) address of an MLflow server, or sqlite:///FILE"
-        )
+        raise ArgumentError(f"--tracking-uri is {tracking_uri!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")
     there, problem = True, "it is something else"
     try:
         if is_server(tracking_uri):
@@ -94,9 +92,7 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     """
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
-        raise ArgumentError(
-            f"model: {uri!r} is not the name of a version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
-        )
+        raise ArgumentError(f"model: {uri!r} names no version; wanted models:/NAME@ALIAS or models:/NAME/VERSION")
     client = mlflow_client(tracking_uri)
     from mlflow.exceptions import MlflowException
 
@@ -110,9 +106,8 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
                 f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there "
                 "is no champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
             ) from error
-        raise RegistryError(
-            f"model: the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
-        ) from error
+        problem = f"the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
+        raise RegistryError(f"model: {problem}") from error
 
 
 def pinned_uri(uri: str, tracking_uri: str) -> str:

@@ -48,9 +48,7 @@ class Tracker:
 
     def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
         """The id of the run with this key, which is made if necessary: a retried or resumed training continues its own."""
-        found = self.client.search_runs(
-            [self.experiment_id], filter_string=f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
-        )
+        found = self.client.search_runs([self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1)
         if found:
             run_id = str(found[0].info.run_id)
             self.client.update_run(run_id, status="RUNNING")
@@ -117,17 +115,13 @@ class Tracker:
             command = [sys.executable, "-m", "mlflow", "gc", *stores, *gone]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
-                raise DataError(
-                    f"tracking: old runs cannot be removed: {ended.stderr.strip()[-300:]}; it is tried again"
-                )
+                raise DataError(f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it is tried again")
 
 
 def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]) -> None:
     """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of it."""
-    there = {
-        name: {metric.step for metric in client.get_metric_history(run_id, name)}
-        for name in set().union(*history) - {"step"}
-    }
+    names = set().union(*history) - {"step"}
+    there = {name: {metric.step for metric in client.get_metric_history(run_id, name)} for name in names}
     lacking = [
         Metric(name, value, get_current_time_millis(), int(line["step"]))
         for line in history

@@ -25,14 +25,7 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, require_regular
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
-from hapvr.scorer.bundle import (
-    BUNDLE_FILES,
-    CARD_FILE,
-    load_in_torch,
-    read_calibration,
-    read_description,
-    read_evidence,
-)
+from hapvr.scorer import bundle as bundles
 from hapvr.settings import first_line
 
 README_FILE = "README.md"
@@ -48,17 +41,18 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
 
     licence: as hubs name it. Raises ArgumentError for a folder that holds anything, and as `read_description` does.
     """
-    read_description(bundle)
+    bundles.read_description(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
-    names = sorted(name for name in BUNDLE_FILES if (bundle / name).is_file())
+    names = sorted(name for name in bundles.BUNDLE_FILES if (bundle / name).is_file())
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
     tags = ["video-retrieval", "video-similarity", "copy-detection"]
     head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
-    card = (folder / CARD_FILE).read_text(encoding="utf-8") if CARD_FILE in names else "# A model of HAP-VR\n"
-    (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{card}", encoding="utf-8")
+    card = folder / bundles.CARD_FILE
+    said = card.read_text(encoding="utf-8") if card.is_file() else "# A model of HAP-VR\n"
+    (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{said}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
     (folder / SUMS_FILE).write_text(sums, encoding="ascii")  # last: without it nobody takes the folder
     return hashlib.sha256(sums.encode()).hexdigest()
@@ -79,7 +73,7 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
             there = hub.list_repo_files(repository, revision=revision)
             operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
                 *(CommitOperationAdd(name, folder / name) for name in names),
-                *(CommitOperationDelete(name) for name in there if name in BUNDLE_FILES.difference(names)),
+                *(CommitOperationDelete(name) for name in there if name in bundles.BUNDLE_FILES.difference(names)),
             ]
             message = f"HAP-VR model {digest[:12]}"
             made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
@@ -97,7 +91,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
         if place.startswith(HUB):
             folder = Path(scratch) / "fetched"
-            wanted = [SUMS_FILE, CARD_FILE, "*.json", "*.safetensors", "*.onnx"]
+            wanted = [SUMS_FILE, bundles.CARD_FILE, "*.json", "*.safetensors", "*.onnx"]
             with _hub(place) as (hub, repository, revision):
                 commit = hub.model_info(repository, revision=revision).sha
                 hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
@@ -106,11 +100,11 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         found = tracker.client.search_model_versions(f"name = '{name}' and tags.`{DIGEST_TAG}` = '{digest}'")
         if found:
             return int(found[0].version), digest, source
-        description = read_description(bundle)
+        description = bundles.read_description(bundle)
         description.require_files(bundle)
-        read_calibration(bundle)
-        read_evidence(bundle)
-        load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
+        bundles.read_calibration(bundle)
+        bundles.read_evidence(bundle)
+        bundles.load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
         key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}
@@ -130,7 +124,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
             raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")
         for line in listed.decode("ascii").splitlines():
             row = _SUM.fullmatch(line)
-            if row is None or row[2] not in BUNDLE_FILES:
+            if row is None or row[2] not in bundles.BUNDLE_FILES:
                 raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
             name = row[2]
             require_regular(folder / name)

@@ -76,6 +76,7 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     segment = Object([Property(one.name, number) for one in fields(Segment)])
     outputs.append(ColSpec(Array(segment), "segments", required=False))
     params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", number, DEFAULT_PRECISION)]
+    example = {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
     with mlflow.start_run(run_id=run_id):
@@ -86,9 +87,7 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             code_paths=[str(Path(hapvr.__file__).parent)],
             pip_requirements=[f"{package}=={installed_version(package)}" for package in REQUIREMENTS],
             signature=ModelSignature(Schema(inputs), Schema(outputs), ParamSchema(params)),
-            input_example=pd.DataFrame(
-                {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
-            ),
+            input_example=pd.DataFrame(example),
         )
     return str(info.model_uri)
 
@@ -147,10 +146,8 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
     try:
         return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
-        raise DataError(
-            f"model: the registry at {client.tracking_uri} has no {name} version {version}; "
-            "`hapvr models list` shows those it has"
-        ) from error
+        problem = f"the registry at {client.tracking_uri} has no {name} version {version}"
+        raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
@@ -183,9 +180,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
-        raise DataError(
-            f"model: the registry at {client.tracking_uri} has no model named {name}; `make demo` registers one"
-        )
+        raise DataError(f"model: {client.tracking_uri} has no model named {name}; `make demo` registers one")
     aliases = client.get_registered_model(name).aliases
     return [
         {
@@ -239,18 +234,15 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there
     is none.
     """
-    since: dict[int, str] = {
-        row["version"]: row["tags"][SINCE_TAG] for row in list_versions(client, name) if SINCE_TAG in row["tags"]
-    }
+    tags_of: dict[int, dict[str, str]] = {row["version"]: row["tags"] for row in list_versions(client, name)}
+    since = {version: tags[SINCE_TAG] for version, tags in tags_of.items() if SINCE_TAG in tags}
     current = champion_of(client, name)
     left = "" if current is None else since.pop(current.version, "")
     if not since:
-        raise DataError(
-            f"model: {name} has no earlier champion to go back to; `hapvr models promote VERSION` chooses one by hand"
-        )
+        raise DataError(f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses one by hand")
     if current is not None and left:
         client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
-    version = max(since, key=lambda one: since[one])
+    version = max(since, key=since.__getitem__)
     promote(client, name, version, how="rollback", reason=reason)
     return version
 

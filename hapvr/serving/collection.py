@@ -49,9 +49,7 @@ class OpenIndex:
     def metadata(self, video_id: str) -> VideoMetadata:
         """What is known of a video. Raises VideoError `unknown_id` for one that the index does not have."""
         if video_id not in self.searcher.collection.shard_of:
-            raise VideoError(
-                "unknown_id", f"search: the collection has no video {video_id!r:.200}; write its id in full"
-            )
+            raise VideoError("unknown_id", f"search: the collection has no video {video_id!r:.200}; check its id")
         return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:
@@ -113,9 +111,7 @@ class Collection:
             finally:
                 self._opening.release()
         if self.opened is None:
-            raise self.problem or DataError(
-                "search: the index is not open yet; ask again, or see the log of the service"
-            )
+            raise self.problem or DataError("search: the index is not open yet; ask again, or see the service's log")
         return self.opened
 
     def _look(self) -> None:

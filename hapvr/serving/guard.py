@@ -20,8 +20,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-POLICY_VIOLATION = 1008
-
 
 class Guard:
     """Passes on what does not come from a foreign page. any_host: for a server that is meant to be reached by other names."""
@@ -37,7 +35,7 @@ class Guard:
         elif scope["type"] == "http":
             await JSONResponse({"error": f"refused: {reason}", "code": "foreign_page"}, 403)(scope, receive, send)
         else:
-            await WebSocketClose(POLICY_VIOLATION, reason)(scope, receive, send)
+            await WebSocketClose(1008, reason)(scope, receive, send)  # policy violation
 
     def refusal(self, scope: Scope) -> str:
         """Why a request is refused; "" if it is not."""

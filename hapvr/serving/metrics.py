@@ -6,16 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    Metric,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from hapvr.serving.collection import Collection
@@ -38,9 +31,7 @@ class Metrics(Collector):
         self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
         said = "Seconds of a search; read: decoding and features; total: with waiting"
         self._seconds = Histogram("hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry)
-        self.refusals = Counter(
-            "hapvr_refusals", "Requests that got an error, by its code", ["code"], registry=registry
-        )
+        self.refusals = Counter("hapvr_refusals", "Requests that got an error, by code", ["code"], registry=registry)
         registry.register(self)
         ProcessCollector(registry=registry)
 
@@ -62,9 +53,7 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The state of this moment."""
-        yield GaugeMetricFamily(
-            "hapvr_busy", "Searches that run or wait, and uploads on their way", value=self._jobs.busy
-        )
+        yield GaugeMetricFamily("hapvr_busy", "Searches that run or wait, and uploads", value=self._jobs.busy)
         killed = CounterMetricFamily("hapvr_killed_workers", "Decoders that hung or died", labels=["reason"])
         for reason, count in killed_workers.copy().items():
             killed.add_metric([reason], count)

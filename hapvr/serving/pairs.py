@@ -98,14 +98,13 @@ def marks(service: ServiceOf) -> Any:
         index = service.collection.current()
 
     def known(name: str, digest: str) -> bool:
-        return (
-            index is not None and name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
-        )
+        if index is None or name not in index.searcher.collection.shard_of:
+            return False
+        return index.metadata(name).sha256 == digest
 
     rows = stored.read_marks(service.project.root).rows()
-    return {
-        "marks": [asdict(row) | {"in_collection": all(map(known, row.names, (row.first, row.second)))} for row in rows]
-    }
+    there = [all(map(known, row.names, (row.first, row.second))) for row in rows]
+    return {"marks": [asdict(row) | {"in_collection": one} for row, one in zip(rows, there, strict=True)]}
 
 
 @router.patch("/pairs", response_model=Marked)
@@ -121,9 +120,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         job = service.jobs.get(asked.job or "")
         first, name = "" if job.query is None else job.query.sha256, job.name
         if not first:
-            raise ArgumentError(
-                "pairs: the query of this search has no file that a mark could be kept for; fetch it first"
-            )
+            raise ArgumentError("pairs: the query of this search is no file that a mark could be kept for; fetch it")
     second, root = digest(asked.reference), service.project.root
     if asked.mark is None:
         stored.unmark(root, first, second)
@@ -146,9 +143,6 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
         return found | {"values": np.round(found["values"], 3).tolist(), "mark": verdict or ""}
 
     return await anyio.to_thread.run_sync(compared, limiter=service.reading)
-
-
-# Watch lists
 
 
 class WatchMatch(BaseModel):
@@ -225,9 +219,6 @@ async def watch_for(
         return WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
 
 
-# Duplicates
-
-
 class DuplicateFilter(Values):
     """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids."""
 
@@ -282,16 +273,9 @@ def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> A
         members = [index.video_row(one) | {"medoid": one == medoid} for one in ids]
         for shown in members:
             if (pair := by_ids.get(frozenset((medoid, shown["id"])))) is not None:  # the medoid itself is no pair
-                covered = (pair.first_covered, pair.second_covered)
-                query_covered, reference_covered = covered if pair.first == medoid else covered[::-1]
-                shown |= {
-                    "probability": pair.probability,
-                    "mark": pair.mark,
-                    "verdict": pair.verdict,
-                    "same_file": pair.same_file,
-                    "query_covered": query_covered,
-                    "reference_covered": reference_covered,
-                }
+                shown |= {name: getattr(pair, name) for name in ("probability", "mark", "verdict", "same_file")}
+                covered = ["query_covered", "reference_covered"][:: 1 if pair.first == medoid else -1]
+                shown |= zip(covered, (pair.first_covered, pair.second_covered), strict=True)
         least = min(shown["probability"] for shown in members if not shown["medoid"])
         return {"kind": kind, "group": group, "members": members, "probability": least}
 

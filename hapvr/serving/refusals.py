@@ -91,6 +91,4 @@ def answer(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, status, headers=error.headers if isinstance(error, HTTPException) else None)
 
 
-HANDLERS = dict.fromkeys(
-    (HTTPException, RequestValidationError, ValidationError, HapvrError, ClientDisconnect, Exception), answer
-)
+ANSWERED = (HTTPException, RequestValidationError, ValidationError, HapvrError, ClientDisconnect, Exception)

@@ -93,16 +93,14 @@ class Explained(BaseModel):
     lines: list[str]
 
 
+SEARCH_BODY = {"application/json": {"schema": NamedSearch.model_json_schema()}, **FILE_BODY}
+
+
 @router.post(
     "/search",
     response_model=JobState,
     responses={202: {"model": JobState, "description": "Not done yet: ask for the job"}},
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": NamedSearch.model_json_schema()}, **FILE_BODY},
-        }
-    },
+    openapi_extra={"requestBody": {"required": True, "content": SEARCH_BODY}},
 )
 async def search(
     request: Request, service: ServiceOf, place: PlaceOf, sent: Annotated[UploadSearch, Query()], response: Response
@@ -190,9 +188,7 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
     """What a search has found as CSV, with the columns of `hapvr search --out`; and who keeps it, and why."""
     found = service.jobs.get(job_id)
     if found.status != "done":
-        raise Refusal(
-            409, "not_done", f"jobs: this search has no answer, it is {found.status}; ask for it when it is done"
-        )
+        raise Refusal(409, "not_done", f"jobs: this search is {found.status}; ask for its table when it is done")
 
     def cell(value: Any) -> Any:
         """One that a spreadsheet takes for text, not for a formula."""
@@ -205,9 +201,7 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
 
 
 @router.get("/jobs/{job_id}/explanation")
-async def explanation(
-    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
-) -> Explained:
+async def why(service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName) -> Explained:
     """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches once more."""
     index.metadata(reference)
     job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)

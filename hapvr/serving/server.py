@@ -25,7 +25,6 @@ from hapvr.serving.service import Service, caller_of
 from hapvr.serving.uploads import bounded_body, upload_folder
 from hapvr.steps.project import Project
 
-DEFAULT_HOST = "127.0.0.1"
 MAX_CONNECTIONS = 256
 
 HEADERS = {
@@ -109,7 +108,7 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         responses={"default": {"model": refusals.Problem, "description": "An error"}},
-        exception_handlers=refusals.HANDLERS,  # type: ignore[arg-type]  # the handler of all of them
+        exception_handlers=dict.fromkeys(refusals.ANSWERED, refusals.answer),  # type: ignore[arg-type]
     )
     app.state.service = service
     app.include_router(videos.probes)
@@ -140,7 +139,7 @@ class Server:
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
                 f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
-                f"{DEFAULT_HOST}, give a --token-file, or add --allow-remote and put a proxy with a login before it"
+                f"127.0.0.1, give a --token-file, or add --allow-remote and put a proxy with a login before it"
             )
         service = Service(project, model=model, token_file=token_file)
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
@@ -148,9 +147,8 @@ class Server:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128)
         except (OSError, OverflowError, UnicodeError) as error:
-            raise DataError(
-                f"serve: cannot listen on {host}:{port} ({error}); end what uses this port, or choose another by --port"
-            ) from error
+            hint = "end what uses this port, or choose another by --port"
+            raise DataError(f"serve: cannot listen on {host}:{port} ({error}); {hint}") from error
         self.port = int(self._socket.getsockname()[1])
         self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(

@@ -159,6 +159,5 @@ async def picture(
 
     found = await anyio.to_thread.run_sync(made, limiter=service.reading)
     if not found:
-        sentence = f"thumbnails: there are no frames of {video_id}; features alone were imported, or it is gone"
-        raise Refusal(410, "gone", sentence)
+        raise Refusal(410, "gone", f"thumbnails: {video_id} has no frames; it is gone, or only features were imported")
     return Response(found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})

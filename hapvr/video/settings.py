@@ -39,13 +39,10 @@ class OwnVideosSource(Settings):
     path: Path
     validation_rate: Rate = 0.15
     test_rate: Rate = 0.3
-    scenes: Path | None = Field(
-        default=None,
-        description="a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out",
-    )
-    edits: CopyEdits = Field(
-        default="usual", description="of the held-out clips; `hard`: each is altered by several strong edits at once"
-    )
+    scenes: Path | None = None
+    """a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out"""
+    edits: CopyEdits = "usual"
+    """of the held-out clips; `hard`: each is altered by several strong edits at once"""
 
 
 class BenchmarkSource(Settings):
@@ -61,14 +58,13 @@ Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource | BenchmarkS
 class SamplingConfig(Settings):
     """How videos become frames (method 1)."""
 
-    fps: Annotated[float, Field(gt=0, le=60)] = 1.0
-    short_side_px: Annotated[int, Field(ge=32, le=2160)] = 256
-    max_frames: Annotated[int, Field(ge=1)] = 3600
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    workers: Annotated[int, Field(ge=1)] = 2
-    max_memory_bytes: Annotated[int, Field(ge=2**30)] = Field(
-        default=6 * 2**30, description="address space of a decoding process; one that wants more is killed"
-    )
+    fps: float = Field(default=1.0, gt=0, le=60)
+    short_side_px: int = Field(default=256, ge=32, le=2160)
+    max_frames: int = Field(default=3600, ge=1)
+    timeout_s: float = Field(default=120.0, gt=0)
+    workers: int = Field(default=2, ge=1)
+    max_memory_bytes: int = Field(default=6 * 2**30, ge=2**30)
+    """address space of a decoding process; one that wants more is killed"""
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
@@ -78,17 +74,15 @@ class SamplingConfig(Settings):
 class DownloadConfig(Settings):
     """How remote videos are fetched (yt-dlp, by the proxy that the environment names, if any)."""
 
-    max_height_px: Annotated[int, Field(ge=144)] = 480
-    max_bytes: Annotated[int, Field(ge=1)] = 500_000_000
-    rate_limit_bytes_s: Annotated[int, Field(ge=1)] | None = None
-    retries: Annotated[int, Field(ge=0)] = 3
-    timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    max_height_px: int = Field(default=480, ge=144)
+    max_bytes: int = Field(default=500_000_000, ge=1)
+    rate_limit_bytes_s: int | None = Field(default=None, ge=1)
+    retries: int = Field(default=3, ge=0)
+    timeout_s: float = Field(default=600.0, gt=0)
     cookies_file: Path | None = None
-    workers: Annotated[int, Field(ge=1, le=64)] = Field(default=4, description="videos of a shard fetched at once")
-    folder: Path | None = Field(
-        default=None,
-        description="where files are kept, if not in `downloads` of the data root; needed where that is an object store",
-    )
+    workers: int = Field(default=4, ge=1, le=64, description="videos of a shard fetched at once")
+    folder: Path | None = None
+    """where files are kept, if not in `downloads` of the data root; needed where that is an object store"""
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines which file a video becomes; the rest only says how it is fetched."""
