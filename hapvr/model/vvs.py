@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.family import FrameVectorNetwork, Mask
-from hapvr.model.frame_extras import split_extras
+from hapvr.model.family import FrameVectorNetwork, Mask, split_extras
 from hapvr.model.network import Comparator, pad_to_min_frames
 from hapvr.model.settings import (
     COMPARATOR_STEP,
@@ -154,7 +153,7 @@ class VvsNetwork(FrameVectorNetwork):
 
     def __init__(self, settings: VvsSettings, *, dims: int, extras_dims: int = 0) -> None:
         super().__init__()
-        self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
+        self.settings, self.dims, self.embedding_dims, self.extras_dims = settings, dims, dims, extras_dims
         self.needs_extras = settings.distractor_discrimination
         self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims) if self.needs_extras else None
         self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None

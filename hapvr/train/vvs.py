@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.config import TrainConfig
-from hapvr.losses.ranking import mean_where
-from hapvr.model.family import seeded
-from hapvr.model.frame_extras import split_extras
+from hapvr.losses.objective import mean_where
+from hapvr.model.family import seeded, split_extras
 from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 from hapvr.model.vvs import VvsNetwork
@@ -84,11 +83,8 @@ class SuppressionTraining(nn.Module):
         The number n of frames is uniform between `injected_rates` of T, rounded down, both included; their block stands
         before frame p, uniform in 0 to T - n.
         """
-        settings, parts, num_frames = (
-            self.network.settings,
-            (self._seed, "injection", batch_number, 0),
-            regions.shape[1],
-        )
+        settings, num_frames = self.network.settings, regions.shape[1]
+        parts = (self._seed, "injection", batch_number, 0)
         rng, (fewest, most) = numpy_rng(*parts), (int(rate * num_frames) for rate in sorted(settings.injected_rates))
         count = int(rng.integers(fewest, most + 1))
         source = block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
