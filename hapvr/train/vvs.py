@@ -23,9 +23,6 @@ WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
 MARGIN = 0.5
 """Of both triplet losses."""
 
-EASY_RATE = 0.09
-"""Without a limit on the magnitude, this part of a batch's frames counts as distractors."""
-
 
 class SuppressionTraining(nn.Module):
     """Clips to the four losses of VVS, in one process: normalisation, negatives and distractors are of a whole batch.
@@ -112,9 +109,9 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
-    max_magnitude: the limit; None: the quantile EASY_RATE of these frames.
+    max_magnitude: the limit; None: the quantile 0.09 of these frames.
     """
-    limit = torch.quantile(magnitude.float(), EASY_RATE) if max_magnitude is None else max_magnitude
+    limit = torch.quantile(magnitude.float(), 0.09) if max_magnitude is None else max_magnitude
     easy = magnitude < limit
     return easy if bool(easy.any()) else magnitude == magnitude.min()
 

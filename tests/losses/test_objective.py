@@ -6,15 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ConfigError
-from hapvr.losses.objective import (
-    Objective,
-    fast_ap,
-    hard_negative,
-    infonce,
-    quadlinear_ap,
-    self_similarity,
-    without_self,
-)
+from hapvr.losses import objective as losses
+from hapvr.losses.objective import Objective, infonce, quadlinear_ap, without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
 from hapvr.networks.backbone import pseudo_labels
@@ -58,8 +51,8 @@ def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tenso
         "frame_ap": quadlinear_ap(similarities.frame[rows, columns], frame_labels[kept], rho=5.0),
         "video_ap": quadlinear_ap(video, without_self(labels)),
         "infonce": infonce(video, without_self(labels), temperature=0.03),
-        "hard_negative": hard_negative(video, labels),
-        "self_similarity": self_similarity(video, labels),
+        "hard_negative": losses.hard_negative(video, labels),
+        "self_similarity": losses.self_similarity(video, labels),
         "regularization": similarities.regularization,
     }
     assert list(terms) == list(expected)
@@ -124,7 +117,7 @@ def test_options_of_a_configuration_reach_the_loss(views: tuple[Similarities, Te
     similarities, labels, *_ = views
     chosen = {"video_ap_loss": "fast_ap", "video_ap_options": {"num_bins": 7}, "frame_ap_weight": 0}
     _, terms = Objective(ObjectiveSettings.model_validate(chosen))(*views)
-    expected = fast_ap(similarities.video / 2 + 0.5, without_self(labels), num_bins=7)
+    expected = losses.fast_ap(similarities.video / 2 + 0.5, without_self(labels), num_bins=7)
     assert_close(terms["video_ap"], expected)
     with pytest.raises(ConfigError, match="unknown option bins; allowed are num_bins"):
         Objective(ObjectiveSettings.model_validate(chosen | {"video_ap_options": {"bins": 7}}))
