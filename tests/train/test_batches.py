@@ -145,22 +145,15 @@ def unit(batch: Batch) -> Batch:
     return replace(batch, regions=torch.nn.functional.normalize(batch.regions.float(), dim=-1))
 
 
-def donors_of(data: CachedViews, batch: Batch) -> list[tuple[int, str]]:
-    """Row of the batch and donor, for its clips that have one."""
-    clips = zip(batch.video_ids, batch.view_index.tolist(), strict=True)
-    donors = [data._donors[video_id][index] for video_id, index in clips]
-    return [(number, donor_id) for number, donor_id in enumerate(donors) if donor_id]
-
-
 def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
     """On real views: the label matrix of a batch joins each clip with a donor to the donor's clips, both ways."""
     data = cached_views(small_project)
     found = 0
     for number in range(20):
-        batch = data[number]
-        for row, donor_id in donors_of(data, batch):
-            of_donor = torch.tensor([video_id == donor_id for video_id in batch.video_ids])
-            if not of_donor.any():  # the batch ends within their group
+        batch, plans = batch_and_plans(data, number)
+        for row, plan in enumerate(plans):
+            of_donor = torch.tensor([video_id == plan.donor_id for video_id in batch.video_ids])
+            if not of_donor.any():  # no donor, or the batch ends within their group
                 continue
             assert (batch.labels[row, of_donor] == 1).all()
             assert (batch.labels[of_donor, row] == 1).all()
