@@ -24,10 +24,11 @@ from bench.plain_step import plain_step
 from bench.table import parse, ratio, show, take_turns
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
+from hapvr.model.checkpoint import build_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
-from hapvr.train.families import TrainingModule, build_network
+from hapvr.train.loop import TrainingModule
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20
@@ -58,7 +59,6 @@ def batch_of(regions: Tensor, labels: Tensor, frame_labels: Tensor, pairs: Tenso
         pair_index=pairs,
         first_row=0,
         video_ids=tuple(str(number // 2) for number in range(len(labels))),
-        view_index=numbers % 2,
         source_ids=torch.stack([numbers // 2, torch.full_like(numbers, -1)], dim=1),
     )
 

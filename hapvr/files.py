@@ -23,9 +23,6 @@ Value = TypeVar("Value")
 PART_SUFFIX = ".part"
 FULL_DISK = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)), "disk is full")
 
-TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
-"""Types of safetensors as torch calls them, without their numbers of bits."""
-
 
 @contextmanager
 def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Path]:
@@ -149,18 +146,3 @@ def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> st
         digest.update(f"{name}:{kind}:{tuple(shape)};".encode())
         digest.update(data)
     return digest.hexdigest()
-
-
-def safetensors_sha256(data: bytes) -> str:
-    """`tensors_sha256` of the content of a safetensors file, without torch.
-
-    Raises SafetensorError for a damaged file.
-    """
-    from safetensors import deserialize
-
-    tensors = []
-    for name, tensor in deserialize(data):  # type: ignore[no-untyped-call]
-        word = tensor["dtype"].rstrip("0123456789")
-        kind = f"torch.{TORCH_WORDS[word]}{tensor['dtype'].removeprefix(word)}"
-        tensors.append((name, kind, tensor["shape"], tensor["data"]))
-    return tensors_sha256(tensors)

@@ -25,7 +25,7 @@ from hapvr.data.shards import Shard
 from hapvr.demo.output import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
-from hapvr.model.description import WEIGHTS_FILE, read_description, weights_sha256
+from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import SCORER_FILE, load_bundle

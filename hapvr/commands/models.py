@@ -58,7 +58,7 @@ def import_(
 ) -> None:
     """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot
-    from hapvr.model.checkpoint import save_network
+    from hapvr.model.checkpoint import save_network, scoring_settings
     from hapvr.model.published import import_released
     from hapvr.steps.features import import_whitening
 
@@ -67,7 +67,7 @@ def import_(
         return show({"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256})
     network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
     save_network(network, out, metadata={"import": report})
-    show({"folder": str(out), "settings": network.scoring_settings(), **report})
+    show({"folder": str(out), "settings": scoring_settings(network), **report})
 
 
 @app.command("register")

@@ -4,7 +4,7 @@ in time order. View shards: one row per augmented clip, the views of a video con
 `training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
 for row, of which training makes the ternary labels of the frames of each pair of clips.
 
-With `features.pooled` regions carry the frame's extras, [9 + k, D], see `hapvr.model.frame_extras`.
+With `features.pooled` regions carry the frame's extras, [9 + k, D], see `hapvr.model.family`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class FeatureStore:
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
         """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
 
-        extras: with frame extras, see `hapvr.model.frame_extras`; DataError for features that have none.
+        extras: with frame extras, see `hapvr.model.family`; DataError for features that have none.
         """
         import torch  # those who only decode or count need none
 

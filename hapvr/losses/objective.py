@@ -1,20 +1,25 @@
-"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15), among them the base loss of S2VS: InfoNCE,
-self-similarity, hard negatives (S2VS 3.4, Eq. 1 to 3).
+"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15). They are the base loss of S2VS (InfoNCE,
+self-similarity, hard negatives; S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP (HAP-VR 3.3.2, Eq. 10 and 11), or one
+of those that it is compared with.
 
-Similarities are [..., N] in [0, 1], a row per query, labels ternary of the same shape. Losses return [].
+Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and of the same shape; ignored entries do not
+count. All return []. Surrogates of average precision are 1 - AP in [0, 1], averaged over the queries that have a positive.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.losses.ranking import mean_over_positives, mean_where, ranking_loss, widened
-from hapvr.losses.settings import ObjectiveSettings, Option
+from hapvr.errors import ConfigError
+from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
 
 FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
@@ -36,8 +41,8 @@ class Objective:
         self,
         similarities: Similarities,
         labels: Tensor,
-        frame_labels: Tensor | None = None,
-        pair_index: Tensor | None = None,
+        frame_labels: Tensor,
+        pair_index: Tensor,
         *,
         first_row: int = 0,
         add_up: Callable[[Tensor], Tensor] = lambda value: value,
@@ -46,7 +51,7 @@ class Objective:
 
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
         pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
-        gathered and ranked. Both may be None if frame_ap_weight is 0. The video similarities are always of all
+        gathered and ranked. The video similarities are always of all
         rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
         first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
@@ -56,8 +61,6 @@ class Objective:
         ranked = video.reshape(lists), others.reshape(lists)
 
         def rank_frames() -> Tensor:
-            assert frame_labels is not None  # of weight 0 without them
-            assert pair_index is not None
             different = pair_index[:, 0] != pair_index[:, 1]
             pairs, row_labels = pair_index[different], frame_labels[different]
             rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
@@ -116,3 +119,221 @@ def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) ->
     valid = negative.any(-1)
     hardest = rows.masked_fill(~negative, -math.inf).amax(-1).masked_fill(~valid, 0)
     return mean_where(-(1 - hardest).clamp(min=floor).log(), valid)
+
+
+def widened(similarity: Tensor) -> Tensor:
+    """In float32 or wider, because half precision overflows in sums of exponentials."""
+    return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
+
+
+def mean_where(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient of 0."""
+    return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)
+
+
+def mean_over_positives(values: Tensor, labels: Tensor) -> Tensor:
+    """The mean over the positives of a row, then over rows that have one; 0 if none has. Both [..., N]; returns []."""
+    counts = (labels > 0).sum(-1, keepdim=True)
+    return (values.masked_fill(labels <= 0, 0) / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
+
+
+def mean_of_compared(loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor) -> Tensor:
+    """`mean_over_positives` of a loss that compares each positive with the other entries of its row.
+
+    similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j - s_i, above 0 where j ranks
+    before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns [].
+    """
+    rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
+    row, place = (row_labels > 0).nonzero(as_tuple=True)
+    others = row_labels.index_select(0, row).scatter(1, place[:, None], 0)
+    losses = loss(rows.index_select(0, row) - rows[row, place][:, None], others)
+    counts = (row_labels > 0).sum(-1)
+    return (losses / counts[row]).sum() / (counts > 0).sum().clamp(min=1)
+
+
+def mean_absolute_error(similarity: Tensor, labels: Tensor) -> Tensor:
+    """MAE: mean of |s - y| over labelled pairs, y = 1 for positives and 0 for negatives."""
+    rows = widened(similarity)
+    return mean_where((rows - (labels > 0).to(rows.dtype)).abs(), labels != 0)
+
+
+def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
+    """MSE: mean of (s - y)^2 over labelled pairs, y = 1 for positives and 0 for negatives."""
+    rows = widened(similarity)
+    return mean_where((rows - (labels > 0).to(rows.dtype)).square(), labels != 0)
+
+
+def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
+    """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
+
+    Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
+    With separate means, the many negatives do not outweigh the positives.
+    """
+    distance = 1 - widened(similarity)
+    attract = mean_where(distance.square(), labels > 0)
+    repel = mean_where((margin - distance).clamp(min=0).square(), labels < 0)
+    return (attract + repel) / 2
+
+
+def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
+    """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki + margin).
+
+    j is the most similar negative. A row's loss is the mean over its positives i. Rows without a positive are left out;
+    rows without a negative have a loss of 0.
+    """
+
+    def compare(difference: Tensor, others: Tensor) -> Tensor:
+        hardest = difference.masked_fill(others >= 0, -math.inf).amax(-1)
+        return (hardest.clamp(min=-margin) + margin).clamp(min=0)
+
+    return mean_of_compared(compare, similarity, labels)
+
+
+def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: float = 80.0) -> Tensor:
+    """Circle loss (Sun et al., CVPR 2020): each pair is weighed by how far it is from its optimum.
+
+    Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and
+    positives i, with a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over
+    rows with a positive and a negative.
+    """
+    rows = widened(similarity)
+    positive, negative = labels > 0, labels < 0
+    constant = rows.detach()
+    pull = -scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
+    push = scale * (constant + margin).clamp(min=0) * (rows - margin)
+    # The floor is finite, because logsumexp over -inf alone has no gradient. Rows that it fills are left out below.
+    floor = torch.finfo(rows.dtype).min / 4
+    logits = pull.masked_fill(~positive, floor).logsumexp(-1) + push.masked_fill(~negative, floor).logsumexp(-1)
+    return mean_where(F.softplus(logits), positive.any(-1) & negative.any(-1))
+
+
+def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
+    """A convex, continuous, non-decreasing upper bound of the step function (HAP-VR Eq. 10). Any shape.
+
+    Linear, 2 x / delta + 1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0 below.
+    """
+    scaled = difference / delta
+    return torch.where(scaled >= 0, 2 * scaled + 1, (scaled.clamp(-1, 0) + 1).square())
+
+
+def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rho: float = 0.10) -> Tensor:
+    """QuadLinear-AP (HAP-VR Eq. 11): how far negatives reach above positives, as a loss in [0, 1].
+
+    similarity: [..., N], a row per query; labels: same shape, ternary. For positive i of a row, with d_j = s_j - s_i,
+    x_i = sum_{j negative} quadlinear(d_j) / (1 + rho * sum_{j positive, j != i} [d_j > 0]) and the row's loss is the
+    mean over i of x_i / (1 + x_i). Rows without a positive are left out of the mean; returns [].
+
+    delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the
+    paper sets rho to 5.
+    """
+
+    def compare(difference: Tensor, others: Tensor) -> Tensor:
+        above = ((difference > 0) & (others > 0)).sum(-1)
+        reach = quadlinear(difference, delta=delta).masked_fill(others >= 0, 0).sum(-1)
+        ratio = reach / (1 + rho * above)
+        return ratio / (1 + ratio)
+
+    return mean_of_compared(compare, similarity, labels)
+
+
+def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) -> Tensor:
+    """Smooth-AP (Brown et al., ECCV 2020): ranks by sigmoids of differences instead of steps."""
+
+    def compare(difference: Tensor, others: Tensor) -> Tensor:
+        above = torch.sigmoid(difference / temperature)
+        positives, negatives = (above.masked_fill(others != kind, 0).sum(-1) for kind in (1, -1))
+        return negatives / (1 + positives + negatives)
+
+    return mean_of_compared(compare, similarity, labels)
+
+
+def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> Tensor:
+    """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
+
+    num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an
+    entry beyond the ends belongs to the end.
+    """
+    rows, width = widened(similarity), 1 / (num_bins - 1)
+    centres = torch.linspace(1, 0, num_bins, dtype=rows.dtype, device=rows.device)
+    distance = (rows.clamp(0, 1).unsqueeze(-1) - centres).abs()
+    shares = (1 - distance / width).clamp(min=0).masked_fill((labels == 0).unsqueeze(-1), 0)
+    positives = shares.masked_fill((labels <= 0).unsqueeze(-1), 0).sum(-2)
+    ranked = shares.sum(-2).cumsum(-1)
+    # Empty leading bins have neither entries nor recall; 1 keeps their division defined.
+    precision = positives.cumsum(-1) / torch.where(ranked > 0, ranked, 1)
+    found = (labels > 0).sum(-1)
+    average_precision = (precision * positives).sum(-1) / found.clamp(min=1)
+    return mean_where(1 - average_precision, found > 0)
+
+
+def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
+    """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
+
+    On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
+    `quantized_ap` with a centre more than intervals; only the customary resolution differs.
+    """
+    return quantized_ap(similarity, labels, num_bins=num_bins + 1)
+
+
+def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
+    """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
+
+    Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
+    the interpolation step. Ties rank in row order.
+    """
+    rows = widened(similarity)
+    shifted = rows - labels.to(rows.dtype) * (margin / 2)
+    ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)
+    ranks_among_positives: Tensor = _BlackboxRanks.apply(shifted, labels > 0, strength)
+    return mean_over_positives(1 - ranks_among_positives / ranks.clamp(min=1), labels)
+
+
+class _BlackboxRanks(torch.autograd.Function):
+    """Ranks, from 1, of the entries that take part. The gradient compares them with the ranks of moved scores."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, taking_part: Tensor, strength: float) -> Tensor:
+        ranks = _ranks(scores, taking_part)
+        ctx.save_for_backward(scores, taking_part, ranks)
+        ctx.strength = strength
+        return ranks
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        scores, taking_part, ranks = ctx.saved_tensors
+        moved = _ranks(scores + ctx.strength * gradients[0], taking_part)
+        return ((moved - ranks) / ctx.strength).masked_fill(~taking_part, 0), None, None
+
+
+def _ranks(scores: Tensor, taking_part: Tensor) -> Tensor:
+    order = scores.masked_fill(~taking_part, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    return order.argsort(dim=-1).to(scores.dtype) + 1
+
+
+RANKING_LOSSES: Mapping[LossName, Callable[..., Tensor]] = {
+    "mae": mean_absolute_error,
+    "mse": mean_squared_error,
+    "contrastive": contrastive,
+    "triplet": triplet,
+    "circle": circle,
+    "fast_ap": fast_ap,
+    "dir": quantized_ap,
+    "blackbox_ap": blackbox_ap,
+    "smooth_ap": smooth_ap,
+    "quadlinear_ap": quadlinear_ap,
+}
+"""The rows of HAP-VR Table 2."""
+
+
+def ranking_loss(name: LossName, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name with its options set. Raises ConfigError for an option that it does not have."""
+    allowed = loss_options(name)
+    if unknown := sorted(options.keys() - allowed.keys()):
+        raise ConfigError(f"{name}: unknown option {', '.join(unknown)}; allowed are {', '.join(allowed) or 'none'}")
+    return partial(RANKING_LOSSES[name], **options)
+
+
+def loss_options(name: LossName) -> dict[str, object]:
+    """The options of a registered loss and their defaults."""
+    parameters = inspect.signature(RANKING_LOSSES[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -1,42 +1,89 @@
-"""Networks as files: weights in safetensors, and settings and metadata in JSON."""
+"""Networks as files: weights in safetensors, and settings and metadata in JSON, which are read without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.files import require_regular, write_atomic
-from hapvr.model.description import DESCRIPTION_FILE, HINT, WEIGHTS_FILE, NetworkDescription, read_description
-from hapvr.model.family import VideoNetwork, seeded
+from hapvr.files import read_json_as, require_regular, tensors_sha256, write_atomic
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
+from hapvr.seeding import torch_rng
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hapvr.model.family import VideoNetwork
+
+WEIGHTS_FILE = "network.safetensors"
+DESCRIPTION_FILE = "network.json"
+HINT = "copy or train the network again"
 MAX_MISMATCHES = 10
+TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
+"""Types of safetensors as torch calls them, without their numbers of bits."""
 
 
-def build_family(
-    settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, generator: torch.Generator | None = None
-) -> VideoNetwork:
-    """A new network of the family that the settings are of.
+class NetworkDescription(BaseModel):
+    """DESCRIPTION_FILE.
 
-    dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. generator: draws the
-    weights, which are the same each time without one; torch's global generator is left alone. Raises ArgumentError where the
-    settings do not fit the dims.
+    dims: D, values per region. extras_dims: C of pooled vectors, 0 where the family reads none. metadata: values of JSON.
     """
+
+    model_config = ConfigDict(frozen=True)
+
+    dims: Annotated[int, Field(ge=1, lt=2**31)]
+    extras_dims: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    settings: AnyNetworkSettings
+    metadata: dict[str, Any]
+
+
+def read_description(folder: Path) -> NetworkDescription:
+    """What network.json of a folder says. Raises DamagedError if it is missing or damaged."""
+    return read_json_as(folder / DESCRIPTION_FILE, NetworkDescription, hint=HINT)
+
+
+def scoring_settings(network: VideoNetwork | NetworkDescription) -> dict[str, Any]:
+    """Everything but the weights that decides a score, as JSON values."""
+    return {"dims": network.dims, "extras_dims": network.extras_dims, **network.settings.model_dump(mode="json")}
+
+
+def weights_sha256(folder: Path) -> str:
+    """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises DamagedError."""
+    from safetensors import SafetensorError, deserialize  # which scoring does without
+
+    file, tensors = folder / WEIGHTS_FILE, []
+    try:
+        found = deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
+    except (OSError, SafetensorError) as error:
+        raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error
+    for name, tensor in found:
+        word = tensor["dtype"].rstrip("0123456789")
+        kind = f"torch.{TORCH_WORDS[word]}{tensor['dtype'].removeprefix(word)}"
+        tensors.append((name, kind, tensor["shape"], tensor["data"]))
+    return tensors_sha256(tensors)
+
+
+def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0) -> VideoNetwork:
+    """A new network of the family that the settings are of; equal seeds give equal weights.
+
+    dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's global generator is left
+    alone. Raises ArgumentError where the settings do not fit the dims.
+    """
+    import torch
+
+    from hapvr.model.family import seeded
+
+    generator = torch_rng(seed, "network")
     # A search loads the code of its own family alone.
     if isinstance(settings, NetworkSettings):
         from hapvr.model.network import SimilarityNetwork
 
         return SimilarityNetwork(settings, dims=dims, generator=generator)
-    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator))
-    with seeded(seed, torch.device("cpu")):
+    with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu")), torch.device("cpu")):
         if isinstance(settings, TcaSettings):
             from hapvr.model.tca import ContextNetwork
 
@@ -51,6 +98,8 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
     metadata: values of JSON. The description is written last, so a folder that has one is complete.
     """
+    from safetensors.torch import save_file
+
     description = NetworkDescription(
         dims=network.dims, extras_dims=network.extras_dims, settings=network.settings, metadata=dict(metadata)
     )
@@ -67,8 +116,12 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 
     Raises DamagedError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
     """
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     found, weights_file = read_description(folder), folder / WEIGHTS_FILE
-    build = partial(build_family, found.settings, dims=found.dims, extras_dims=found.extras_dims)
+    build = partial(build_network, found.settings, dims=found.dims, extras_dims=found.extras_dims)
     try:
         with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()

@@ -1,7 +1,7 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
 A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.checkpoint` builds them,
-and `hapvr.train.families` says how each is trained. Everything else that uses a network knows this interface alone.
+and `hapvr.train.loop` says how each is trained. Everything else that uses a network knows this interface alone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from hapvr.model.settings import AnyNetworkSettings
+from hapvr.errors import ArgumentError
+from hapvr.model.settings import NUM_REGIONS, AnyNetworkSettings, extras_rows
 
 Mask = Tensor | None
 """Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
@@ -48,22 +48,14 @@ class VideoNetwork(nn.Module, ABC):
     them in `compare`.
 
     dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
-    magnitudes, which the features then carry behind the regions, see `hapvr.model.frame_extras`.
+    magnitudes, which the features then carry behind the regions, see `join_extras`. embedding_dims: d of an embedding.
     """
 
     settings: AnyNetworkSettings
     dims: int
     extras_dims: int = 0
     needs_extras: bool = False
-
-    def scoring_settings(self) -> dict[str, Any]:
-        """Everything but the weights that decides a score, as JSON values."""
-        return {"dims": self.dims, "extras_dims": self.extras_dims, **self.settings.model_dump(mode="json")}
-
-    @property
-    def embedding_dims(self) -> int:
-        """d, values per vector of an embedding."""
-        return self.dims
+    embedding_dims: int
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
@@ -107,12 +99,6 @@ class VideoNetwork(nn.Module, ABC):
                 found = self._compare(query, reference, query_mask, reference_mask).video
                 scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = found.float().cpu()
         return scores
-
-    def score(
-        self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
-    ) -> Tensor:
-        """Video similarities [Q, N] in [-1, 1] of all pairs of embedded clips; arguments as for `compare`."""
-        return self.compare(query, reference, query_mask=query_mask, reference_mask=reference_mask).video
 
 
 class FrameVectorNetwork(VideoNetwork):
@@ -166,3 +152,34 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
+    """[..., R, D] regions and their frame extras -> [..., R + k, D] in the dtype of the regions, padded with zeros.
+
+    So everything between the source of features and a network that reads extras handles one tensor, whole or in parts.
+
+    pooled: [..., C], the mean over regions before whitening, of unit norm. magnitude: [...], the norm of that mean before any
+    normalisation.
+    """
+    dims, extras_dims = regions.shape[-1], pooled.shape[-1]
+    values = torch.cat([pooled, magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
+    rows = extras_rows(extras_dims, dims)
+    padded = F.pad(values, (0, rows * dims - extras_dims - 1))
+    return torch.cat([regions, padded.reshape(*values.shape[:-1], rows, dims)], dim=-2)
+
+
+def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Regions, pooled vectors and magnitudes that `join_extras` joined, as views. features: [..., 9 + k, D]; extras_dims: C.
+
+    Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone.
+    """
+    rows = extras_rows(extras_dims, features.shape[-1])
+    if features.shape[-2] != NUM_REGIONS + rows:
+        raise ArgumentError(
+            f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per frame, wanted {NUM_REGIONS} regions "
+            f"and {rows} rows for a pooled vector of {extras_dims} values and its magnitude; set features.pooled: true and "
+            "extract the features again with the backbone of this network"
+        )
+    values = features[..., NUM_REGIONS:, :].flatten(-2)
+    return features[..., :NUM_REGIONS, :], values[..., :extras_dims], values[..., extras_dims]

@@ -34,14 +34,14 @@ backward pass computes them again."""
 class SimilarityNetwork(VideoNetwork):
     """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
 
-    dims: D, values per region. generator: draws the weights, as `hapvr.model.checkpoint.build_family` says.
+    dims: D, values per region. generator: draws the weights, as `hapvr.model.checkpoint.build_network` says.
     """
 
     settings: NetworkSettings
 
     def __init__(self, settings: NetworkSettings, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.settings, self.dims = settings, dims
+        self.settings, self.dims, self.embedding_dims = settings, dims, settings.binary_bits or dims
         self.attention: nn.Module = nn.Identity()
         self.binarization: nn.Module = nn.Identity()
         self.comparator: Comparator | None = None
@@ -56,11 +56,6 @@ class SimilarityNetwork(VideoNetwork):
                 self.binarization = Binarization(dims=dims, bits=settings.binary_bits, generator=generator)
             if settings.comparator:
                 self.comparator = Comparator(settings, generator=generator)
-
-    @property
-    def embedding_dims(self) -> int:
-        """D, or the bits of a code."""
-        return self.settings.binary_bits or self.dims
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """Attention-weighted regions, or their codes: the input of `compare`.

@@ -19,7 +19,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import file_sha256, require_regular
-from hapvr.model.checkpoint import build_family, describe_mismatches
+from hapvr.model.checkpoint import build_network, describe_mismatches
 from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.settings import first_line
@@ -165,7 +165,7 @@ def import_released(
             raise ArgumentError("no tensor tells the dimensions of a region; give dims, e.g. dims=512")
         settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
         extras_dims = weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0
-        network = build_family(settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
+        network = build_network(settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
     for name in network.state_dict():

@@ -157,8 +157,13 @@ def family_of(settings: Any) -> str:
 
 
 def needs_extras(settings: AnyNetworkSettings) -> bool:
-    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.frame_extras`."""
+    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.family`."""
     return isinstance(settings, VvsSettings) and settings.distractor_discrimination
+
+
+def extras_rows(extras_dims: int, dims: int) -> int:
+    """Rows of `dims` values that C pooled values and a magnitude take."""
+    return -(-(extras_dims + 1) // dims)
 
 
 AnyNetworkSettings = Annotated[

@@ -68,10 +68,9 @@ def chamfer(
 def frame_similarity(query: Tensor, reference: Tensor, *, rate: float, symmetric: bool = False) -> Tensor:
     """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
 
-    query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products
-    [Q, N, T, T', R, R'] are computed in blocks of MAX_BLOCK_FRAMES and are not kept for the backward pass, which needs the
-    places of the K largest alone. If query and reference are the same tensor, as in training, each product serves both
-    (a, b) and (b, a).
+    query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products [Q, N, T, T', R, R']
+    are computed in blocks of MAX_BLOCK_FRAMES and are not kept for the backward pass, which needs the places of the K largest
+    alone. If query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
     """
     most = MAX_BLOCK_FRAMES.get(query.device.type, 640)
     rows, columns = (torch.split(clips.flatten(0, 1), most) for clips in (query, reference))

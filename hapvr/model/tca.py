@@ -32,7 +32,7 @@ class ContextNetwork(FrameVectorNetwork):
                 f"train.network.heads: {settings.heads} heads do not share {dims} values per region (whitening.dims) evenly; "
                 "wanted a divisor of the values"
             )
-        self.settings, self.dims = settings, dims
+        self.settings, self.dims, self.embedding_dims = settings, dims, dims
         layer = nn.TransformerEncoderLayer(
             dims, settings.heads, settings.feedforward, settings.dropout, batch_first=True
         )

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.model.family import FrameVectorNetwork, Mask
-from hapvr.model.frame_extras import split_extras
+from hapvr.model.family import FrameVectorNetwork, Mask, split_extras
 from hapvr.model.network import Comparator, pad_to_min_frames
 from hapvr.model.settings import (
     COMPARATOR_STEP,
@@ -22,11 +21,6 @@ from hapvr.model.similarity import frame_similarity
 
 CHUNK_FRAMES = 128
 """Frames that embedding converts to float32 at once."""
-
-KEPT_CONFIDENCE = 0.5
-"""Frames of a confidence above it are embedded."""
-
-TOPIC_WIDTHS = (32, 64, 128)
 
 
 class TemporalSaliency(nn.Module):
@@ -116,12 +110,12 @@ class TopicGuidance(nn.Module):
         super().__init__()
         self.settings = settings
         if settings.refine:
-            self.conv1 = nn.Conv1d(1, TOPIC_WIDTHS[0], 3, padding=1)
-            self.conv2 = nn.Conv1d(TOPIC_WIDTHS[0], TOPIC_WIDTHS[1], 3, padding=1)
-            self.conv3 = nn.Conv1d(TOPIC_WIDTHS[1], TOPIC_WIDTHS[2], 3, padding=1)
-            self.last = nn.Conv1d(TOPIC_WIDTHS[2], 1, 1)
+            self.conv1 = nn.Conv1d(1, 32, 3, padding=1)
+            self.conv2 = nn.Conv1d(32, 64, 3, padding=1)
+            self.conv3 = nn.Conv1d(64, 128, 3, padding=1)
+            self.last = nn.Conv1d(128, 1, 1)
             if settings.hierarchy:
-                self.join = nn.Conv1d(sum(TOPIC_WIDTHS) + 1, 1, 1)
+                self.join = nn.Conv1d(32 + 64 + 128 + 1, 1, 1)
 
     def forward(self, means: Tensor) -> Tensor:
         """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
@@ -154,7 +148,7 @@ class VvsNetwork(FrameVectorNetwork):
 
     def __init__(self, settings: VvsSettings, *, dims: int, extras_dims: int = 0) -> None:
         super().__init__()
-        self.settings, self.dims, self.extras_dims = settings, dims, extras_dims
+        self.settings, self.dims, self.embedding_dims, self.extras_dims = settings, dims, dims, extras_dims
         self.needs_extras = settings.distractor_discrimination
         self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims) if self.needs_extras else None
         self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None
@@ -189,7 +183,7 @@ class VvsNetwork(FrameVectorNetwork):
         if self.distractor is not None:
             assert pooled is not None  # `embed` takes it from the features
             logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
-            confident = order[torch.sigmoid(logits) > KEPT_CONFIDENCE]
+            confident = order[torch.sigmoid(logits) > 0.5]
             order = confident if len(confident) else order
         order = order.repeat(doubled_length(len(order)) // len(order))
         starts = range(0, len(order), CHUNK_FRAMES)

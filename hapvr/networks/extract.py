@@ -75,9 +75,8 @@ class CompiledNetwork:
             if isinstance(model, Path | bytes):
                 model = core.read_model(model)
                 # our files have no operations that run others: a loop may never end
-                if found := {"If", "Loop", "TensorIterator"} & {
-                    operation.get_type_name() for operation in model.get_ops()
-                }:
+                kinds = {operation.get_type_name() for operation in model.get_ops()}
+                if found := {"If", "Loop", "TensorIterator"} & kinds:
                     raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except RuntimeError as error:
@@ -133,34 +132,28 @@ def region_embedder(
     """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
 
     whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
-    `hapvr.model.frame_extras`.
+    `hapvr.model.family`.
     """
     if isinstance(backbone, PackagedBackbone):
         return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
     import torch
     from torch.nn import functional as F
 
-    from hapvr.model.frame_extras import join_extras
+    from hapvr.model.family import join_extras
     from hapvr.networks.backbone import frame_extras
 
     device = choose_device(device)
-
-    def whitened(regions: Tensor) -> Tensor:
-        if whitening is None:
-            return regions
-        whitening.require(regions.shape[-1])
-        return F.normalize((regions - mean) @ scale, dim=-1)
-
     if whitening is not None:
         mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
-    if not extras:
-        return _embedder(backbone, "regions", device, after=whitened)
-    return _embedder(
-        backbone,
-        "regions_and_means",
-        device,
-        after=lambda vectors: join_extras(whitened(vectors[:, :NUM_REGIONS]), *frame_extras(vectors)),
-    )
+
+    def finish(vectors: Tensor) -> Tensor:
+        regions = vectors[:, :NUM_REGIONS]
+        if whitening is not None:
+            whitening.require(regions.shape[-1])
+            regions = F.normalize((regions - mean) @ scale, dim=-1)
+        return join_extras(regions, *frame_extras(vectors)) if extras else regions
+
+    return _embedder(backbone, "regions_and_means" if extras else "regions", device, after=finish)
 
 
 def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
@@ -178,9 +171,8 @@ def _embedder(
 ) -> Embed:
     """Frames to vectors by a frozen network of torch, which is moved to `device`.
 
-    A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
-    rounding. method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors, both on the
-    device.
+    A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to rounding.
+    method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors, both on the device.
     """
     import torch
 

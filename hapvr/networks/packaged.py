@@ -82,7 +82,55 @@ class PackagedBackbone:
 
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9, D], as an ONNX model."""
-        return _region_graph(self.identity.architecture, self.crop_px, whitening)
+        from onnx import helper, numpy_helper
+
+        state, blocks = self.state(), BLOCKS[_plain(self.identity.architecture)]
+        nodes: list[Any] = []
+        constants: list[Any] = []
+
+        def add(kind: str, *inputs: Any, **settings: Any) -> str:
+            """The name of what a new node gives. inputs: names of others, and arrays, which become constants."""
+            names = []
+            for one in inputs:
+                if not isinstance(one, str):
+                    constants.append(numpy_helper.from_array(np.asarray(one), f"constant_{len(constants)}"))
+                names.append(one if isinstance(one, str) else constants[-1].name)
+            nodes.append(helper.make_node(kind, names, [f"{kind.lower()}_{len(nodes)}"], **settings))
+            return str(nodes[-1].output[0])
+
+        def unit(value: str, *, axis: int) -> str:
+            return add("Div", value, add("Max", add("ReduceL2", value, np.array([axis])), np.float32(1e-12)))
+
+        value = add("Sub", add("Mul", add("Cast", "frames", to=1), np.float32(2 / 255)), np.float32(1))
+        maps: list[str] = []
+        before, side = "", self.crop_px
+        for conv, norm, stride, last, ends in _convolutions(blocks):
+            side = -(-side // stride)
+            weights = state[f"{conv}.weight"].astype(np.float64)
+            gain, bias, mean, variance, _ = (state[f"{norm}.{part}"].astype(np.float64) for part in NORM)
+            scale = gain / np.sqrt(variance + 1e-3)
+            folded = (weights * scale[:, None, None, None]).astype(np.float32), (bias - mean * scale).astype(np.float32)
+            groups = len(weights) if conv.endswith("_dw") else 1
+            # padded as TensorFlow does: one more on the right and below where it is odd
+            value = add("Conv", value, *folded, auto_pad="SAME_UPPER", strides=[stride] * 2, group=groups)
+            if not last:
+                value = add("Clip", value, np.float32(0), np.float32(6))
+            else:
+                # the first block of a stage changes size or channels
+                value = before = value if conv.split(".")[2] == "0" else add("Add", value, before)
+            if ends in TAPS:
+                kernel, step = region_kernel(len(maps), side)
+                pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
+                maps.append(unit(value if side == GRID[0] else add("MaxPool", value, **pool), axis=1))
+        value = add("Reshape", add("Concat", *maps, axis=1), np.array([0, 0, -1]))
+        value = unit(add("Transpose", value, perm=[0, 2, 1]), axis=2)
+        if whitening is not None:
+            value = unit(add("MatMul", add("Sub", value, whitening.mean), whitening.scale), axis=2)
+        nodes[-1].output[0] = "regions"
+        frames = helper.make_tensor_value_info("frames", 2, ["B", 3, self.crop_px, self.crop_px])
+        regions = helper.make_tensor_value_info("regions", 1, ["B", 9, None])
+        graph = helper.make_graph(nodes, "regions", [frames], [regions], constants)
+        return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", OPSET)])
 
 
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
@@ -128,8 +176,7 @@ def backbone_state(architecture: str) -> State:
 def packaged_tensors(architecture: str) -> State:
     """The tensors of the installed package of PACKAGES under the file's own names, in timm's order.
 
-    Raises DataError for an architecture without a package, and for a package that is not installed or was
-    changed.
+    Raises DataError for an architecture without a package, and for a package that is not installed or was changed.
     """
     if _plain(architecture) not in PACKAGES:
         raise DataError(
@@ -207,55 +254,3 @@ def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool
                 stride, last = STRIDES[stage] if part == "dw" and number == 0 else 1, place == len(parts)
                 ends = stage if last and number == count - 1 else -1
                 yield f"blocks.{stage}.{number}.conv_{part}", f"blocks.{stage}.{number}.bn{place}", stride, last, ends
-
-
-def _region_graph(architecture: str, crop_px: int, whitening: Whitening | None) -> ModelProto:
-    from onnx import helper, numpy_helper
-
-    state, blocks = backbone_state(architecture), BLOCKS[_plain(architecture)]
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def add(kind: str, *inputs: Any, **settings: Any) -> str:
-        """The name of what a new node gives. inputs: names of others, and arrays, which become constants."""
-        names = []
-        for one in inputs:
-            if not isinstance(one, str):
-                constants.append(numpy_helper.from_array(np.asarray(one), f"constant_{len(constants)}"))
-            names.append(one if isinstance(one, str) else constants[-1].name)
-        nodes.append(helper.make_node(kind, names, [f"{kind.lower()}_{len(nodes)}"], **settings))
-        return str(nodes[-1].output[0])
-
-    def unit(value: str, *, axis: int) -> str:
-        return add("Div", value, add("Max", add("ReduceL2", value, np.array([axis])), np.float32(1e-12)))
-
-    value = add("Sub", add("Mul", add("Cast", "frames", to=1), np.float32(2 / 255)), np.float32(1))
-    maps: list[str] = []
-    before, side = "", crop_px
-    for conv, norm, stride, last, ends in _convolutions(blocks):
-        side = -(-side // stride)
-        weights = state[f"{conv}.weight"].astype(np.float64)
-        gain, bias, mean, variance, _ = (state[f"{norm}.{part}"].astype(np.float64) for part in NORM)
-        scale = gain / np.sqrt(variance + 1e-3)
-        folded = (weights * scale[:, None, None, None]).astype(np.float32), (bias - mean * scale).astype(np.float32)
-        groups = len(weights) if conv.endswith("_dw") else 1
-        # padded as TensorFlow does: one more on the right and below where it is odd
-        value = add("Conv", value, *folded, auto_pad="SAME_UPPER", strides=[stride] * 2, group=groups)
-        if not last:
-            value = add("Clip", value, np.float32(0), np.float32(6))
-        else:
-            # the first block of a stage changes size or channels
-            value = before = value if conv.split(".")[2] == "0" else add("Add", value, before)
-        if ends in TAPS:
-            kernel, step = region_kernel(len(maps), side)
-            pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
-            maps.append(unit(value if side == GRID[0] else add("MaxPool", value, **pool), axis=1))
-    value = add("Reshape", add("Concat", *maps, axis=1), np.array([0, 0, -1]))
-    value = unit(add("Transpose", value, perm=[0, 2, 1]), axis=2)
-    if whitening is not None:
-        value = unit(add("MatMul", add("Sub", value, whitening.mean), whitening.scale), axis=2)
-    nodes[-1].output[0] = "regions"
-    frames = helper.make_tensor_value_info("frames", 2, ["B", 3, crop_px, crop_px])
-    regions = helper.make_tensor_value_info("regions", 1, ["B", 9, None])
-    graph = helper.make_graph(nodes, "regions", [frames], [regions], constants)
-    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", OPSET)])

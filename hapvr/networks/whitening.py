@@ -48,9 +48,8 @@ class Whitening:
         values = np.asarray(regions, np.float32)
         self.require(values.shape[-1])
         projected = (values - self.mean) @ self.scale
-        return np.asarray(
-            projected / np.linalg.norm(projected, axis=-1, keepdims=True).clip(min=1e-12), projected.dtype
-        )
+        norms = np.linalg.norm(projected, axis=-1, keepdims=True).clip(min=1e-12)
+        return np.asarray(projected / norms, projected.dtype)
 
     def require(self, channels: int) -> None:
         """Raise ArgumentError for a backbone of another number of channels."""

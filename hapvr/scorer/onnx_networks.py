@@ -49,7 +49,7 @@ class ONNXNetworks:
     """
 
     needs_extras = False
-    """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.frame_extras`."""
+    """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""
 
     def __init__(self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32") -> None:
         """folder: of the bundle, whose files were checked. precision: of the backbone."""

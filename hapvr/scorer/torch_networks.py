@@ -185,5 +185,5 @@ def _differences(
     """How far the similarities of all pairs are apart. videos: the regions of each for torch, and for the engine."""
     embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
     for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
-        wanted = float(network.score(query[None], reference[None])[0, 0])
+        wanted = float(network.compare(query[None], reference[None]).video[0, 0])
         yield abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)

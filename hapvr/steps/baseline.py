@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.numpy import save_file
 
 from hapvr.errors import FULL_HINT, MissingPartError
-from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
+from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import open_backbone
 from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin

@@ -26,6 +26,7 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, Shard, index_row
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
+from hapvr.model.settings import extras_rows
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import STAGE as WHITENING_STAGE
@@ -190,8 +191,6 @@ def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, 
     }
     pooled, num_rows = len(whitening.mean) if extras else 0, config.backbone.num_regions
     if extras:
-        from hapvr.model.frame_extras import extras_rows  # loads torch
-
         num_rows += extras_rows(pooled, whitening.dims)
     embed = region_embedder(backbone, whitening, config.device, extras=extras)
     return embed, settings, extras_setting(pooled), (num_rows, whitening.dims)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
 from hapvr.files import digest_of
+from hapvr.model.checkpoint import read_description as read_network
+from hapvr.model.checkpoint import scoring_settings, weights_sha256
 from hapvr.model.description import read_description as read_network
-from hapvr.model.description import weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
@@ -30,7 +31,7 @@ REGISTERED = "models:/"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
     """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the features that it takes;
-    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.frame_extras`. description: of a bundle.
+    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle.
     """
 
     uri: str
@@ -145,9 +146,9 @@ def network_digest(network: VideoNetwork) -> str:
     """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
     from hapvr.networks.weights import state_sha256
 
-    return digest_of([network.scoring_settings(), state_sha256(network.state_dict())])[:16]
+    return digest_of([scoring_settings(network), state_sha256(network.state_dict())])[:16]
 
 
 def stored_network_digest(folder: Path) -> str:
     """`network_digest` of the network in a folder of `save_network`, without torch. Raises DataError for a damaged one."""
-    return digest_of([read_network(folder).scoring_settings(), weights_sha256(folder)])[:16]
+    return digest_of([scoring_settings(read_network(folder)), weights_sha256(folder)])[:16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +15,6 @@ from torch import distributed as dist
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import ViewPlan, choose_donor, donor_groups
 from hapvr.config import Config
 from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
@@ -40,20 +39,16 @@ COMPARED_VIDEOS = 4096
 DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 """Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
 
-Gather = Callable[[Tensor], Tensor]
-"""[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
-
 
 @dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
 
-    regions: [b, T, R, D], of the clips of this process, with the frame extras that the family reads. labels: int8 [B,
-    B], 1 where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows
-    belong to this process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids,
-    view_index: int64 [B], of all B clips. num_frames: int64 [B], the frames of each before it repeats itself, or None
-    where the repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and its donor
-    (-1: none), as numbers that are the same in all batches.
+    regions: [b, T, R, D], of the clips of this process, with the frame extras that the family reads. labels: int8 [B, B], 1
+    where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this
+    process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips. num_frames:
+    int64 [B], the frames of each before it repeats itself, or None where the repetitions count too. source_ids: int64 [B, 2],
+    the videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches.
     """
 
     regions: Tensor
@@ -62,7 +57,6 @@ class Batch:
     pair_index: Tensor
     first_row: int
     video_ids: tuple[str, ...]
-    view_index: Tensor
     source_ids: Tensor
     num_frames: Tensor | None = None
 
@@ -130,7 +124,6 @@ class BatchSource(Dataset[Any]):
             pair_index=pairs,
             first_row=first_row,
             video_ids=tuple(clip.video_id for clip in clips),
-            view_index=torch.tensor([clip.index for clip in clips]),
             source_ids=torch.tensor(sources),
             num_frames=num_frames,
         )
@@ -161,9 +154,9 @@ class CachedViews(BatchSource):
         drawn = {"drawing": DRAWING_VERSION, "views": config.views.model_dump(mode="json"), "features": features}
         for number, key in enumerate(self._shard_keys):
             views = Shard(root, VIEWS_STAGE, key)
-            found = views.require(drawn)
-            same = {name: found.settings[name] for name in ("drawing", "views", "sampling", "crop_px")}
-            if Shard(root, LABELS_STAGE, key).require(same).inputs != found.inputs:
+            made = views.require(drawn)
+            same = {name: made.settings[name] for name in ("drawing", "views", "sampling", "crop_px")}
+            if Shard(root, LABELS_STAGE, key).require(same).inputs != made.inputs:
                 raise DataError(
                     f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"
                 )
@@ -177,13 +170,9 @@ class CachedViews(BatchSource):
             means = {
                 name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
             }
-            copies = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
-            groups = look_alikes(
-                groups,
-                means,
-                copies=dict(zip(*copies.to_pydict().values(), strict=True)),
-                size=config.train.batch_videos,
-            )
+            found = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
+            copies = dict(zip(*found.to_pydict().values(), strict=True))
+            groups = look_alikes(groups, means, copies=copies, size=config.train.batch_videos)
         self._start(self._shard_of, groups=groups)
 
     def __getitem__(self, number: int) -> Batch:
@@ -218,7 +207,7 @@ class OnlineViews(BatchSource):
 
     def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
         super().__init__(root, shard_keys, config, fabric)
-        self._device, self._gather = fabric.device, gather_of(fabric)
+        self._device = fabric.device
         self._shard_of: dict[str, int] = {}
         self._num_frames = {}
         for number, key in enumerate(self._shard_keys):
@@ -234,8 +223,7 @@ class OnlineViews(BatchSource):
         self._embed_regions = region_embedder(backbone, whitening, self._device, extras=self._extras)
         self._embed_frames = teacher_embedder(teacher, self._device)
 
-    def plans(self, number: int) -> tuple[list[ViewPlan], slice]:
-        """The views of a batch, and which of them are this rank's."""
+    def __getitem__(self, number: int) -> DrawnClips:
         videos, own = self.sampler.videos(number), self.sampler.rank_slice()
         seed, count = self._seed, len(STRENGTHS)
         window = derive_seed(seed, "window", number)
@@ -246,24 +234,21 @@ class OnlineViews(BatchSource):
             for index, strength in zip(indices, STRENGTHS, strict=True):
                 donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
-        return plans, slice(own.start * count, own.stop * count)
+        first_row = own.start * count
+        clips = [self._files.draw(plan) for plan in plans[first_row : own.stop * count]]
+        return torch.stack(clips), first_row, plans
 
     @cached_property
-    def _files(self) -> ViewDrawer:
-        """Draws clips of stored frames."""
+    def _files(self) -> Any:
+        """A `ViewDrawer` of stored frames."""
+        from hapvr.augment.policy import ViewDrawer  # loads torchvision
+
         files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]
         return ViewDrawer(
             lambda video_id: files[self._shard_of[video_id]].read(video_id).jpegs,
             config=self._config.views,
             size_px=self._config.backbone.crop_px,
         )
-
-    def draw(self, plans: list[ViewPlan], own: slice) -> DrawnClips:
-        """Frames of the own clips."""
-        return torch.stack([self._files.draw(plan) for plan in plans[own]]), own.start, plans
-
-    def __getitem__(self, number: int) -> DrawnClips:
-        return self.draw(*self.plans(number))
 
     def finish(self, item: DrawnClips) -> Batch:
         """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's embeddings of all clips."""
@@ -276,12 +261,12 @@ class OnlineViews(BatchSource):
             # cloned outside inference mode, so that gradients may be taken through it
             values.append(found.view(*frames.shape[:2], *found.shape[1:]).clone())
         regions, embeddings = values
-        embeddings = self._gather(embeddings.float().to(self._device)).cpu()
+        embeddings = gather(embeddings.float().to(self._device)).cpu()
         return self.build(plans, regions, embeddings, first_row=first_row)
 
     def __getstate__(self) -> dict[str, Any]:
         # Data workers only draw: the networks stay behind.
-        return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None, "_gather": None}
+        return super().__getstate__() | {"_embed_regions": None, "_embed_frames": None}
 
 
 class BatchSampler:
@@ -347,11 +332,8 @@ def look_alikes(
         names = [name for group in block for name in group]
         vectors = F.normalize(torch.stack([means[name] for name in names]), dim=-1)
         kinds = np.array([copies.get(name, f"no copy: {name}") for name in names])
-        starts, alike, same = (
-            np.cumsum([0, *map(len, block[:-1])]),
-            (vectors @ vectors.T).numpy(),
-            kinds[:, None] == kinds,
-        )
+        starts = np.cumsum([0, *map(len, block[:-1])])
+        alike, same = (vectors @ vectors.T).numpy(), kinds[:, None] == kinds
         for axis in (0, 1):
             alike, same = np.maximum.reduceat(alike, starts, axis), np.logical_or.reduceat(same, starts, axis)
         alike[same] = -np.inf
@@ -368,14 +350,10 @@ def look_alikes(
     return joined
 
 
-def alone(values: Tensor) -> Tensor:
-    """How the only process gathers values of all."""
-    return values
-
-
-def gather_of(fabric: Fabric) -> Gather:
-    """How this process gathers values of all."""
-    return alone if fabric.world_size == 1 else _GatherRanks.apply
+def gather(values: Tensor) -> Tensor:
+    """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
+    gathered: Tensor = _GatherRanks.apply(values) if dist.is_initialized() else values
+    return gathered
 
 
 class _GatherRanks(torch.autograd.Function):

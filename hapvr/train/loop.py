@@ -1,4 +1,5 @@
-"""The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be read."""
+"""The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be read: what trains a
+network by its family, the optimizer, and its learning rate."""
 
 from __future__ import annotations
 
@@ -16,25 +17,28 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from lightning_fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 from torch.utils.data import DataLoader
 
-from hapvr.config import Config, digest
+from hapvr.config import Config, OptimizerConfig, TrainConfig, digest
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError
 from hapvr.files import write_atomic
-from hapvr.model.checkpoint import save_network
+from hapvr.losses.objective import Objective
+from hapvr.model.checkpoint import build_network, save_network
 from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
+from hapvr.model.tca import ContextNetwork
+from hapvr.model.vvs import VvsNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import Provenance
 from hapvr.train import run_folder
-from hapvr.train.batch import STRENGTHS, Batch, BatchSource, CachedViews, OnlineViews, gather_of
-from hapvr.train.families import build_network, build_optimizer, build_scheduler, build_training
+from hapvr.train.batch import STRENGTHS, Batch, CachedViews, OnlineViews, gather
 from hapvr.train.run_folder import Logger, TrainingResult
-
-LOCK_TIMEOUT_S = 30
-LOG_EVERY_STEPS = 20
-"""At most; a short training logs a hundred steps, or all."""
+from hapvr.train.tca import ContrastTraining
+from hapvr.train.vvs import SuppressionTraining
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
@@ -60,30 +64,21 @@ class Trainer:
         open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
         settings = config.train
-        self._config, self._settings = config, settings
-        self._folder, self._fabric = folder, fabric
+        self._config, self._settings, self._folder, self._fabric = config, settings, folder, fabric
         self._validate, self._open_loggers = validate, open_loggers
         self._loggers: Sequence[Logger] = ()
         self._started = 0.0
-        self._source = open_source(config, root, shards, fabric)
+        self._source = (CachedViews if settings.source == "cached_views" else OnlineViews)(root, shards, config, fabric)
         self.network = build_network(
             settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)
-        self._training = build_training(
-            settings,
-            self.network,
-            num_videos=self._source.num_videos,
-            batch_videos=self._source.sampler.batch_videos,
-            gather=gather_of(fabric),
-        )
+        num_videos, batch_videos = self._source.num_videos, self._source.sampler.batch_videos
+        self._training = build_training(settings, self.network, num_videos=num_videos, batch_videos=batch_videos)
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
-        self._best: dict[str, Any] = {
-            "step": -1,
-            "value": float("-inf"),
-            "weights": {},
-        }  # of validation; -1: none so far
+        # of validation; -1: none so far
+        self._best: dict[str, Any] = {"step": -1, "value": float("-inf"), "weights": {}}
         self._identity = {
             "train": settings.identity_fields(),
             "views": config.views.model_dump(mode="json"),
@@ -100,10 +95,6 @@ class Trainer:
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
-            if (found := self._source.sampler.batch_videos) != settings.batch_videos:
-                messages.append(
-                    f"batches hold {found} videos, as there are no more; train.batch_videos is {settings.batch_videos}"
-                )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
@@ -116,7 +107,7 @@ class Trainer:
                 multiprocessing_context="spawn" if settings.data_workers else None,
             )
             items = iter(loader)  # starts the workers
-            log_every = max(1, min(LOG_EVERY_STEPS, settings.steps // 100))
+            log_every = max(1, min(20, settings.steps // 100))  # a short training logs a hundred steps, or all
             self._started = time.monotonic()
             for step, item in enumerate(items, start=first_step):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
@@ -242,12 +233,6 @@ class Trainer:
         return result
 
 
-def open_source(config: Config, root: DataRoot, shards: Sequence[str], fabric: Fabric) -> BatchSource:
-    """The source of batches that `train.source` names. Raises DataError for data that is missing or does not belong together."""
-    source = CachedViews if config.train.source == "cached_views" else OnlineViews
-    return source(root, shards, config, fabric)
-
-
 @contextmanager
 def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
     """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same checkpoints."""
@@ -256,7 +241,7 @@ def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
         yield
         return
     try:
-        with FileLock(folder / "training.lock", timeout=LOCK_TIMEOUT_S):
+        with FileLock(folder / "training.lock", timeout=30):
             yield
     except Timeout:
         raise DataError(
@@ -273,3 +258,77 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class TrainingModule(nn.Module):
+    """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
+
+    Each of several processes compares its own clips with those of all and ranks the video similarities of all; the
+    gradients that DDP then averages are those of one process with the whole batch.
+    """
+
+    def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
+        super().__init__()
+        self.network, self.objective = network, objective
+
+    def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the objective says of the similarities. Nothing is drawn."""
+        first_row, frame_labels = batch.first_row, batch.frame_labels
+        own = self.network.embed(batch.regions)
+        mask = own_mask = None
+        if batch.num_frames is not None:
+            mask = own_mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            if len(own) < len(mask):
+                own_mask = mask[first_row : first_row + len(own)]
+            real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
+            frame_labels = frame_labels.masked_fill(~real, 0)
+        similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
+        return self.objective(
+            replace(similarities, video=gather(similarities.video)),
+            batch.labels,
+            frame_labels,
+            batch.pair_index,
+            first_row=first_row,
+            add_up=lambda value: gather(value.reshape(1)).sum(),
+        )
+
+
+def build_training(settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int) -> nn.Module:
+    """What trains a network of its family: called with a batch and its number, it returns the loss [] and its terms [] by name.
+
+    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it is
+    in the checkpoint and on the device. Random draws are functions of the seed and the batch's number, never of torch's
+    global generator, so that a resumed training ends as an uninterrupted one. DDP waits for a gradient of every weight, and
+    the gradients that it averages over processes are those of one process with the whole batch.
+
+    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do not fit these.
+    """
+    if isinstance(network, SimilarityNetwork):
+        return TrainingModule(network, Objective(settings.objective))
+    if isinstance(network, ContextNetwork):
+        return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos)
+    assert isinstance(network, VvsNetwork)
+    return SuppressionTraining(network, settings)
+
+
+def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
+    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError where there are none."""
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise ConfigError("train.network: these settings leave no weight to train; turn one of its parts on")
+    kind = AdamW if config.kind == "adamw" else Adam
+    return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
+    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step.
+
+    A run shorter than the warm-up only warms up.
+    """
+    warmup = min(config.warmup_steps, steps)
+    cosine = CosineAnnealingLR(
+        optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate
+    )
+    if not warmup:
+        return cosine
+    linear = LinearLR(optimizer, start_factor=0.01, total_iters=warmup)
+    return SequentialLR(optimizer, [linear, cosine], milestones=[warmup])

@@ -78,9 +78,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """steps: done in all; first_step: 0, or where a resumed run went on; best_step and best_value: of validation, -1 and
-    0 without one.
-    """
+    """steps: done in all; first_step: 0, or where a resumed run went on; best_step, best_value: of validation, or -1 and 0."""
 
     steps: int
     first_step: int

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.config import TrainConfig
-from hapvr.losses.ranking import mean_where
-from hapvr.model.family import seeded
-from hapvr.model.frame_extras import split_extras
+from hapvr.losses.objective import mean_where
+from hapvr.model.family import seeded, split_extras
 from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 from hapvr.model.vvs import VvsNetwork
@@ -23,9 +22,6 @@ WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
 
 MARGIN = 0.5
 """Of both triplet losses."""
-
-EASY_RATE = 0.09
-"""Without a limit on the magnitude, this part of a batch's frames counts as distractors."""
 
 
 class SuppressionTraining(nn.Module):
@@ -84,11 +80,8 @@ class SuppressionTraining(nn.Module):
         The number n of frames is uniform between `injected_rates` of T, rounded down, both included; their block stands
         before frame p, uniform in 0 to T - n.
         """
-        settings, parts, num_frames = (
-            self.network.settings,
-            (self._seed, "injection", batch_number, 0),
-            regions.shape[1],
-        )
+        settings, num_frames = self.network.settings, regions.shape[1]
+        parts = (self._seed, "injection", batch_number, 0)
         rng, (fewest, most) = numpy_rng(*parts), (int(rate * num_frames) for rate in sorted(settings.injected_rates))
         count = int(rng.integers(fewest, most + 1))
         source = block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
@@ -116,9 +109,9 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
 def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
     """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
 
-    max_magnitude: the limit; None: the quantile EASY_RATE of these frames.
+    max_magnitude: the limit; None: the quantile 0.09 of these frames.
     """
-    limit = torch.quantile(magnitude.float(), EASY_RATE) if max_magnitude is None else max_magnitude
+    limit = torch.quantile(magnitude.float(), 0.09) if max_magnitude is None else max_magnitude
     easy = magnitude < limit
     return easy if bool(easy.any()) else magnitude == magnitude.min()
 

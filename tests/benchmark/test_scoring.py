@@ -62,7 +62,7 @@ def pairwise_scores(network, definition, features):
         for query in definition.queries:
             for reference in definition.database:
                 q, r = network.embed(features[query])[None], network.embed(features[reference])[None]
-                rows.append(float(network.score(q, r)))
+                rows.append(float(network.compare(q, r).video))
     return np.array(rows).reshape(len(definition.queries), -1)
 
 

@@ -10,19 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hapvr.losses.objective import hard_negative, infonce, self_similarity, without_self
-from hapvr.losses.ranking import (
+from hapvr.losses.objective import (
     blackbox_ap,
     circle,
     contrastive,
     fast_ap,
+    hard_negative,
+    infonce,
     mean_absolute_error,
     mean_squared_error,
     quadlinear,
     quadlinear_ap,
     quantized_ap,
+    self_similarity,
     smooth_ap,
     triplet,
+    without_self,
 )
 from hapvr.seeding import torch_rng
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.losses.ranking import RANKING_LOSSES
+from hapvr.losses.objective import RANKING_LOSSES
 from hapvr.seeding import torch_rng
 
 AVERAGE_PRECISION = ("fast_ap", "dir", "blackbox_ap", "smooth_ap", "quadlinear_ap")

@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from hapvr.errors import ConfigError
-from hapvr.losses.objective import Objective, hard_negative, infonce, self_similarity, without_self
-from hapvr.losses.ranking import fast_ap, quadlinear_ap
+from hapvr.losses import objective as losses
+from hapvr.losses.objective import Objective, infonce, quadlinear_ap, without_self
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.family import Similarities
 from hapvr.networks.backbone import pseudo_labels
@@ -51,8 +51,8 @@ def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tenso
         "frame_ap": quadlinear_ap(similarities.frame[rows, columns], frame_labels[kept], rho=5.0),
         "video_ap": quadlinear_ap(video, without_self(labels)),
         "infonce": infonce(video, without_self(labels), temperature=0.03),
-        "hard_negative": hard_negative(video, labels),
-        "self_similarity": self_similarity(video, labels),
+        "hard_negative": losses.hard_negative(video, labels),
+        "self_similarity": losses.self_similarity(video, labels),
         "regularization": similarities.regularization,
     }
     assert list(terms) == list(expected)
@@ -74,9 +74,8 @@ def test_objective_gradient_reaches_positive_frame_pairs_only(
 
 
 def test_objective_leaves_out_terms_of_weight_zero(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
-    """S2VS is the base loss without ranking, and then needs no frame labels."""
-    similarities, labels, _, _ = views
-    _, terms = Objective(ObjectiveSettings(frame_ap_weight=0, video_ap_weight=0))(similarities, labels)
+    """S2VS is the base loss without ranking."""
+    _, terms = Objective(ObjectiveSettings(frame_ap_weight=0, video_ap_weight=0))(*views)
     assert list(terms) == ["infonce", "hard_negative", "self_similarity", "regularization"]
 
 
@@ -115,10 +114,10 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
 
 def test_options_of_a_configuration_reach_the_loss(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
     """Whole numbers stay whole; an option that the loss does not have is refused with those that it has."""
-    similarities, labels, _, _ = views
+    similarities, labels, *_ = views
     chosen = {"video_ap_loss": "fast_ap", "video_ap_options": {"num_bins": 7}, "frame_ap_weight": 0}
-    _, terms = Objective(ObjectiveSettings.model_validate(chosen))(similarities, labels)
-    expected = fast_ap(similarities.video / 2 + 0.5, without_self(labels), num_bins=7)
+    _, terms = Objective(ObjectiveSettings.model_validate(chosen))(*views)
+    expected = losses.fast_ap(similarities.video / 2 + 0.5, without_self(labels), num_bins=7)
     assert_close(terms["video_ap"], expected)
     with pytest.raises(ConfigError, match="unknown option bins; allowed are num_bins"):
         Objective(ObjectiveSettings.model_validate(chosen | {"video_ap_options": {"bins": 7}}))

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import DamagedError
-from hapvr.model.checkpoint import load_network, save_network
-from hapvr.model.description import DESCRIPTION_FILE, WEIGHTS_FILE
+from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng

@@ -8,8 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from hapvr.config import Config
-from hapvr.losses.objective import FRAME_OPTIONS
-from hapvr.losses.ranking import RANKING_LOSSES, loss_options
+from hapvr.losses.objective import FRAME_OPTIONS, RANKING_LOSSES, loss_options
 from tests.conftest import CHECKOUT
 
 TEXT = (CHECKOUT / "docs" / "paper_map.md").read_text(encoding="utf-8")

@@ -63,7 +63,7 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
     torch.save({"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth")
     network, report = import_released(tmp_path / "model.pth")
     query, target = network.embed(golden["query"][None]), network.embed(golden["target"][None])
-    assert_close(network.score(query, target)[0, 0], golden["wide/video_similarity"], rtol=1e-4, atol=1e-5)
+    assert_close(network.compare(query, target).video[0, 0], golden["wide/video_similarity"], rtol=1e-4, atol=1e-5)
     assert report["release"] == "hap-vr"
     assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (48, 0.34, 0.25)
 
@@ -101,11 +101,11 @@ def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> No
         [[published_score(arrays, q.double().numpy(), r.double().numpy(), **defined) for r in videos] for q in videos]
     )
     embedded = [network.embed(video) for video in videos]
-    alone = torch.stack([torch.cat([network.score(q[None], r[None])[0] for r in embedded]) for q in embedded])
+    alone = torch.stack([torch.cat([network.compare(q[None], r[None]).video[0] for r in embedded]) for q in embedded])
     assert_close(alone, wanted.float(), rtol=0, atol=1e-5)
     padded = torch.nn.utils.rnn.pad_sequence(embedded, batch_first=True)
     mask = torch.arange(14) < torch.tensor([len(video) for video in videos])[:, None]
-    assert_close(network.score(padded, padded, query_mask=mask, reference_mask=mask), alone, rtol=0, atol=1e-5)
+    assert_close(network.compare(padded, padded, query_mask=mask, reference_mask=mask).video, alone, rtol=0, atol=1e-5)
     assert_close(network.score_videos(embedded, embedded), alone.detach(), rtol=0, atol=1e-5)
     assert alone.std() > 0.01
     assert alone.abs().max() < 0.99

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from hapvr.errors import MissingPartError
-from hapvr.model.checkpoint import build_family
+from hapvr.model.checkpoint import build_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
 from hapvr.networks.backbone import load_backbone
@@ -84,7 +84,7 @@ def test_models_that_are_not_exported_say_why(tmp_path: Path, monkeypatch: pytes
     """Another family, and a conversion that computes something else; no folder is left."""
     given = parts()
     with pytest.raises(NotExported, match="only networks of the family `similarity`"):
-        write_onnx(tmp_path, **given | {"network": build_family(TcaSettings(), dims=32)})
+        write_onnx(tmp_path, **given | {"network": build_network(TcaSettings(), dims=32)})
     graph = "hapvr.scorer.torch_networks.Graph.forward"
     monkeypatch.setattr(
         graph, lambda self, first, second=None: 1.01 * (self.run(first) if second is None else self.run(first, second))

@@ -6,11 +6,12 @@ import yaml
 from torch.nn import functional as F
 
 from hapvr.config_file import load_config
-from hapvr.model.frame_extras import join_extras
+from hapvr.model.checkpoint import build_network
+from hapvr.model.family import join_extras
 from hapvr.networks.backbone import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
-from hapvr.train.families import build_network, build_training
+from hapvr.train.loop import build_training
 from tests.conftest import CHECKOUT
 
 TABLES = yaml.safe_load((CHECKOUT / "configs" / "ablations.yaml").read_text(encoding="utf-8"))

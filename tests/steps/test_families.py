@@ -3,7 +3,7 @@
 import pytest
 
 from hapvr.chain import CHAIN
-from hapvr.model.description import read_description
+from hapvr.model.checkpoint import read_description
 from hapvr.scorer.bundle import load_bundle
 from hapvr.steps.evaluation import TRAINED
 from hapvr.steps.project import Project

@@ -7,7 +7,8 @@ from torch.testing import assert_close
 
 from hapvr.data.features import FeatureFile, FeatureStore
 from hapvr.data.manifest import shard_keys
-from hapvr.model.frame_extras import extras_rows, join_extras, split_extras
+from hapvr.model.family import join_extras, split_extras
+from hapvr.model.settings import extras_rows
 from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
 from hapvr.steps.project import Project

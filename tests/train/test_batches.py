@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.augment.views import GROUP_VIDEOS, plan_cached_views
+from hapvr.augment.views import GROUP_VIDEOS, ViewPlan, plan_cached_views
 from hapvr.config import EvaluationConfig
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.filesystem import DataRoot
@@ -21,20 +22,23 @@ from hapvr.data.frames import FrameFile
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
+from hapvr.model.checkpoint import build_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
 from hapvr.train.batch import Batch, BatchSampler, CachedViews, OnlineViews, look_alikes, video_pair_labels
-from hapvr.train.families import TrainingModule, build_network
-from hapvr.train.loop import open_source
+from hapvr.train.loop import TrainingModule
 from tests.train.runs import cached_views, cpu, with_train
 
 
 def online_views(project: Project, **changes: Any) -> OnlineViews:
-    """The online source that training opens."""
-    config = with_train(project, source="online", **changes)
-    source = open_source(config, project.root, training_shards(project), cpu())
-    assert isinstance(source, OnlineViews)
-    return source
+    """All stored frames of a project, with changes of its training settings."""
+    return OnlineViews(project.root, training_shards(project), with_train(project, source="online", **changes), cpu())
+
+
+def batch_and_plans(views: CachedViews, number: int) -> tuple[Batch, list[ViewPlan]]:
+    """A batch, and the view that each of its clips is."""
+    with patch.object(views, "build", wraps=views.build) as build:
+        return views[number], build.call_args.args[0]
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +99,11 @@ def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
 
 def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     """Labels say which clips share a video; every positive pair has its frame labels, the self pairs included."""
-    batch = cached_views(small_project)[0]
+    batch, plans = batch_and_plans(cached_views(small_project), 0)
     assert batch.regions.shape == (8, 4, 9, 32)
     assert batch.video_ids[0::2] == batch.video_ids[1::2]
-    assert batch.view_index[0::2].tolist() == [0] * 4
-    assert set(batch.view_index[1::2].tolist()) <= {1, 2}
+    assert {plan.index for plan in plans[0::2]} == {0}
+    assert {plan.index for plan in plans[1::2]} <= {1, 2}
     same = np.equal.outer(batch.video_ids, batch.video_ids)
     assert (batch.labels.numpy()[same] == 1).all()
     assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
@@ -125,22 +129,15 @@ def unit(batch: Batch) -> Batch:
     return replace(batch, regions=torch.nn.functional.normalize(batch.regions.float(), dim=-1))
 
 
-def donors_of(data: CachedViews, batch: Batch) -> list[tuple[int, str]]:
-    """Row of the batch and donor, for its clips that have one."""
-    clips = zip(batch.video_ids, batch.view_index.tolist(), strict=True)
-    donors = [data._donors[video_id][index] for video_id, index in clips]
-    return [(number, donor_id) for number, donor_id in enumerate(donors) if donor_id]
-
-
 def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
     """On real views: the label matrix of a batch joins each clip with a donor to the donor's clips, both ways."""
     data = cached_views(small_project)
     found = 0
     for number in range(20):
-        batch = data[number]
-        for row, donor_id in donors_of(data, batch):
-            of_donor = torch.tensor([video_id == donor_id for video_id in batch.video_ids])
-            if not of_donor.any():  # the batch ends within their group
+        batch, plans = batch_and_plans(data, number)
+        for row, plan in enumerate(plans):
+            of_donor = torch.tensor([video_id == plan.donor_id for video_id in batch.video_ids])
+            if not of_donor.any():  # no donor, or the batch ends within their group
                 continue
             assert (batch.labels[row, of_donor] == 1).all()
             assert (batch.labels[of_donor, row] == 1).all()
@@ -174,10 +171,10 @@ def test_what_repeats_changes_nothing(small_project: Project) -> None:
     assert abs(float(repeated.detach() - total)) > 1e-3
     with torch.no_grad():
         embedded = network.embed(regions)
-        similarity = network.score(embedded, embedded, query_mask=~rest, reference_mask=~rest)
+        similarity = network.compare(embedded, embedded, query_mask=~rest, reference_mask=~rest).video
         cut = [network.embed(clip[:count])[None] for clip, count in zip(regions, counts.tolist(), strict=True)]
         for row, column in ((0, 1), (1, 0), (2, 5), (3, 3), (7, 4)):
-            score = network.score(cut[row], cut[column])
+            score = network.compare(cut[row], cut[column]).video
             torch.testing.assert_close(score[0, 0], similarity[row, column], rtol=1e-4, atol=1e-5)
 
 
@@ -186,14 +183,14 @@ def test_what_repeats_changes_nothing(small_project: Project) -> None:
 
 def test_online_features_and_labels_equal_the_cached_ones(small_project: Project, online: OnlineViews) -> None:
     """The same views, drawn and extracted now, give the cached batch: regions to half precision, labels exactly."""
-    cached = cached_views(small_project)[1]
+    cached, shown = batch_and_plans(cached_views(small_project), 1)
     plans = []
     for key in training_shards(small_project):
         ids = FrameFile(small_project.shard("frames", key)).video_ids
         plans += [plan for views in plan_cached_views(ids, small_project.config.views).values() for plan in views]
     by_name = {(plan.video_id, plan.index): plan for plan in plans}
-    chosen = [by_name[name] for name in zip(cached.video_ids, cached.view_index.tolist(), strict=True)]
-    batch = online.finish(online.draw(chosen, slice(0, len(chosen))))
+    chosen = [by_name[plan.video_id, plan.index] for plan in shown]
+    batch = online.finish((torch.stack([online._files.draw(plan) for plan in chosen]), 0, chosen))
     assert batch.video_ids == cached.video_ids
     assert torch.equal(batch.labels, cached.labels)
     assert torch.equal(batch.pair_index, cached.pair_index)
@@ -212,7 +209,7 @@ def test_online_views_are_new_in_every_batch(small_project: Project, online: Onl
     again = online_views(small_project)[0]
     assert again[2] == first
     assert torch.equal(again[0], frames)
-    assert online_views(small_project, seed=1).plans(0)[0][0].window != first[0].window
+    assert online_views(small_project, seed=1)[0][2][0].window != first[0].window
 
 
 def test_online_batches_label_donors_and_count_frames(small_project: Project) -> None:
@@ -223,8 +220,8 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
     online = online_views(replace(small_project, config=config), repeat_short_clips=False)
     num_donors = 0
     for number in range(3):
-        plans, own = online.plans(number)
-        batch = online.finish(online.draw(plans, own))
+        item = online[number]
+        batch, plans = online.finish(item), item[2]
         assert [plan.strength for plan in plans[:2]] == ["weak", "strong"]
         assert batch.num_frames.tolist() == [1 if "видео" in video_id else 6 for video_id in batch.video_ids]
         for row, plan in enumerate(plans):

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from hapvr.config import Config
 from hapvr.config_file import load_config
 from hapvr.model.checkpoint import load_network
 from hapvr.model.settings import NetworkSettings, TcaSettings
@@ -23,7 +22,7 @@ def test_one_line_chooses_the_family(small_project: Project, tmp_path: Path) -> 
     assert load_config(base, overrides={"train.network.heads": 4} | one_line).train.network == TcaSettings(heads=4)
     below = write_settings(tmp_path / "rates.yaml", {"extends": str(base), "train": {"network": {"spatial_rate": 0.5}}})
     above = write_settings(tmp_path / "tca.yaml", {"extends": str(below), "train": {"network": {"family": "tca"}}})
-    chosen: Config = load_config(above)
+    chosen = load_config(above)
     assert chosen.train.network == TcaSettings()
     run(small_project, tmp_path / "run", chosen)
     network, metadata = load_network(tmp_path / "run" / "network")

@@ -8,12 +8,11 @@ import torch
 from torch.nn import functional as F
 
 from hapvr.errors import DataError
-from hapvr.model.checkpoint import load_network
+from hapvr.model.checkpoint import build_network, load_network
 from hapvr.model.settings import VvsSettings
 from hapvr.model.vvs import VvsNetwork
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
-from hapvr.train.families import build_network
 from hapvr.train.run_folder import list_checkpoints, read_history
 from hapvr.train.vvs import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times

@@ -57,7 +57,7 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         torch.testing.assert_close(row[: len(clip)], one, **CLOSE)
     torch.testing.assert_close(video_vectors(shuffled[None, :, 0]), video_vectors(alone[3][None, :, 0]), **CLOSE)
     for one in alone:
-        torch.testing.assert_close(network.score(one[None], one[None]), torch.ones(1, 1), **CLOSE)
+        torch.testing.assert_close(network.compare(one[None], one[None]).video, torch.ones(1, 1), **CLOSE)
         matrix = network.frame_similarity(one, alone[0])
         assert matrix.shape == (len(one), len(alone[0]))
         torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)
