@@ -27,7 +27,7 @@ from hapvr.errors import DataError
 from hapvr.search.vectors import REBUILD, VectorTable
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
-from hapvr.video.hashes import NO_HASH, Hashes, distances
+from hapvr.video.frames import NO_HASH, Hashes
 
 STATE_FILE, TABLE = "index.json", "frames.lance"
 SHARD, VIDEO_ID = (pa.field(name, pa.string(), nullable=False) for name in ("shard", "video_id"))
@@ -123,11 +123,11 @@ class HashIndex:
                 within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 rows = order[np.repeat(first[some].ravel(), lengths) + within]
                 numbers = np.repeat(asked[some], count[some].sum(axis=1))
-                same = distances(self._hashes[rows], hashes[numbers]) <= RADIUS
+                same = np.bitwise_count(self._hashes[rows] ^ hashes[numbers]) <= RADIUS
                 places.append(numbers[same] * len(self._hashes) + rows[same])
         # equal parts are found more than once
         query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
-        bits = distances(self._hashes[row], hashes[query])
+        bits = np.bitwise_count(self._hashes[row] ^ hashes[query])
         best = np.lexsort((bits, query))
         best = best[np.arange(len(best)) - np.searchsorted(query, query) < k]
         found = self._frames.take(pa.array(row[best]))

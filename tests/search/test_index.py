@@ -19,7 +19,7 @@ from hapvr.errors import DamagedError
 from hapvr.search import vectors
 from hapvr.search.index import RADIUS, FrameIndex, HashIndex
 from hapvr.seeding import numpy_rng
-from hapvr.video.hashes import NO_HASH, distances
+from hapvr.video.frames import NO_HASH
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
 
 
@@ -286,7 +286,7 @@ def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
         {"video_id": [f"v{row}" for row in range(300)], "second": np.zeros(300, np.float32), "hash": stored}
     )
     found = HashIndex(frames).search(asked, k)
-    away = distances(asked[:, None], stored[None])
+    away = np.bitwise_count(asked[:, None] ^ stored[None])
     for query in range(20):
         near: list[int] = (
             np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist() if asked[query] else []
