@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+
+Progress = Callable[[int, int], None]
+"""Is told how much is done, and of how much; 0 while that is unknown."""
 
 
-class Progress(Protocol):
-    """Is told how far work is. total: 0 while it is unknown; num_frames: frames so far, where the work is on frames."""
-
-    def __call__(self, done: int, total: int, num_frames: int = 0, /) -> None: ...
-
-
-def no_progress(done: int, total: int, num_frames: int = 0) -> None:
+def no_progress(done: int, total: int) -> None:
     """Says nothing."""
 
 
@@ -26,13 +22,11 @@ class ProgressLines:
         self._every_s = every_s
         self._start = self._last = time.monotonic()
 
-    def __call__(self, done: int, total: int, num_frames: int = 0) -> None:
+    def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self._last < self._every_s and done != total:
             return
         self._last = now
-        passed_s = max(now - self._start, 1e-9)
-        rate = done / passed_s
-        frames = f", {num_frames / passed_s:.1f} frames/s" if num_frames else ""
+        rate = done / max(now - self._start, 1e-9)
         left = f", {(total - done) / rate:.0f} s left" if total > done and rate > 0 else ""
-        self._write(f"{self._what}: {done}/{total or '?'}, {rate:.1f}/s{frames}{left}")
+        self._write(f"{self._what}: {done}/{total or '?'}, {rate:.1f}/s{left}")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, Field
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError, DataError
@@ -333,19 +333,15 @@ def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.N
     return np.ndarray((len(column), *_shape(field)), np.float16, data, start)
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(BaseModel):
     """Under TENSOR_KEY."""
 
     shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
     dtype: Literal["float16"]
 
 
-_TENSOR = TypeAdapter(_Tensor)
-
-
 def _shape(field: pa.Field) -> tuple[int, ...]:
-    shape = _TENSOR.validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
+    shape = _Tensor.model_validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
     if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
         raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
     return shape

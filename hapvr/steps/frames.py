@@ -36,7 +36,7 @@ def make_frames(
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
-            recorded, num_frames = digests[video.video_id], len(video.jpegs)
+            recorded = digests[video.video_id]
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
                 reason = CHANGED
@@ -47,11 +47,11 @@ def make_frames(
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)
             if reason:
-                yield VideoEntry(row)
+                yield row, None
                 continue
             sha256 = VideoFrames(video.jpegs, video.timestamps_s).sha256
-            row |= {"num_rows": num_frames, "frames_sha256": sha256}
-            yield VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
+            row |= {"num_rows": len(video.jpegs), "frames_sha256": sha256}
+            yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
         passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}

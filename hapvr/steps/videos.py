@@ -126,7 +126,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
             result = fetched[video_id].result() if video_id in fetched else None
             if result is not None and result.path is None:
                 row = index_row(video_id, 1, status=result.status, reason=result.reason, message=result.message)
-                yield VideoEntry(row | {"path": "", "num_bytes": 0, "sha256": ""})
+                yield row | {"path": "", "num_bytes": 0, "sha256": ""}, None
                 continue
             video = next(inspected)
             status = PERMANENT.get(video.reason, "")
@@ -135,7 +135,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
             if video.probe is not None:
                 names = ("duration_s", "fps", "width_px", "height_px", "codec")
                 row |= {name: getattr(video.probe, name) for name in names}
-            yield VideoEntry(row)
+            yield row, None
 
 
 def download_folder(project: Project) -> Path:

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 import yt_dlp
 from yt_dlp.networking.exceptions import HTTPError
-from yt_dlp.utils import GeoRestrictedError, UnsupportedError, YoutubeDLError
+from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, read_json_as, set_aside, write_atomic
@@ -50,7 +50,7 @@ YOUTUBE_PROGRAM = "deno"
 
 # Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
 _GONE = re.compile(
-    "video unavailable|private video|video is private|has been removed|been terminated|not available in your country|"
+    "video unavailable|private video|video is private|has been removed|been terminated|in your country|geo restriction|"
     "no longer available|does not exist|members-only|confirm your age|copyright|drm protected|no video formats found"
 )
 # What yt-dlp says of streams that only another program could save.
@@ -306,8 +306,6 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
         if isinstance(cause, HTTPError):
             status: Status = "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
             return DownloadResult(status, f"http_{cause.status}", message)
-        if isinstance(cause, GeoRestrictedError):
-            return DownloadResult("unavailable", "region", message)
         if isinstance(cause, UnsupportedError):
             return DownloadResult("not_video", "not_video", message)
     words = " ".join(map(str, causes)).lower()

@@ -29,7 +29,7 @@ class Maker:
             yield self.entry(video_id)
 
     def entry(self, video_id: str) -> VideoEntry:
-        return VideoEntry(index_row(video_id, 2), feature_columns(video_id, [0.0, 1.0], np.full((2, 3, 4), self.value)))
+        return index_row(video_id, 2), feature_columns(video_id, [0.0, 1.0], np.full((2, 3, 4), self.value))
 
 
 def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = "features") -> ShardRecipe:
