@@ -21,8 +21,6 @@ from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
 
-RECALLS = np.linspace(0, 1, 101)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
@@ -47,7 +45,6 @@ class EvaluationResult:
 
     availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
       num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite.
-    curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
     """
@@ -56,7 +53,6 @@ class EvaluationResult:
     policy: Policy
     tasks: tuple[TaskResult, ...]
     availability: dict[str, int]
-    curves: dict[str, Floats]
     samples: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -103,19 +99,18 @@ def evaluate(
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = metrics.query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
-    results, samples, curves = [], {}, {}
+    results, samples = [], {}
     for task in definition.tasks:
         truth = Judgement(definition, task, ranking, policy=policy)
         measure = _pooled if task.metric == "micro-AP" else _by_query
-        found, drawn = measure(task, truth, ranking, weights)
-        curves[task.name] = found[1:]
+        value, drawn = measure(task, truth, ranking, weights)
         if drawn is not None:
             samples[task.name] = drawn
         results.append(
             TaskResult(
                 task=task.name,
                 metric=task.metric,
-                value=float(found[0]),
+                value=value,
                 interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
@@ -132,33 +127,32 @@ def evaluate(
             "num_references_scored": int(ranking.references_scored.sum()),
             "num_pairs_invalid": int(ranking.invalid.sum()),
         },
-        curves=curves,
         samples=samples,
     )
 
 
-def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
+def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[float, Floats | None]:
     """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample.
 
     weights: see `query_weights`; None for no bootstrap.
     """
     if not truth.counted.any():
-        return np.zeros(1 + len(RECALLS)), None
-    rows = []
+        return 0.0, None
+    values = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
-        rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
-    measured, samples = np.array(rows), None
+        values.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
+    measured, samples = np.array(values), None
     if weights is not None:
         drawn = weights[:, truth.counted]
         num = drawn.sum(axis=1)  # NaN is the mean of none
-        samples = np.divide(drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0)
-    return measured.mean(axis=0), samples
+        samples = np.divide(drawn @ measured, num, out=np.full_like(num, np.nan), where=num > 0)
+    return float(measured.mean()), samples
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
+def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[float, Floats | None]:
     """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap sample."""
     num_relevant, samples = int(truth.num_relevant.sum()), None
     if weights is not None and truth.counted.any():
@@ -167,18 +161,14 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | No
         ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
         samples = metrics.bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
     if num_relevant == 0:
-        return np.zeros(1 + len(RECALLS)), samples
+        return 0.0, samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
     return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant), samples
 
 
-def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
-    """Average precision of one ranking with ties as published, then interpolated precision at RECALLS. Arguments: see
-    `ranks_at`. Returns [1 + 101]."""
+def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> float:
+    """Average precision of one ranking, with ties as published. Arguments: see `ranks_at`."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
-    ranks = worst if kind == "tie_grouped" else ranks
-    precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
-    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
-    return np.hstack([precision, curve])
+    return metrics.average_precision(worst if kind == "tie_grouped" else ranks, num_relevant=num_relevant, kind=kind)
