@@ -78,10 +78,6 @@ class FeatureFile(VideoRows):
         super().__init__(shard, "timestamp_s", "hash", "regions")
         self._part = frame_part(shard, self.settings, extras=extras)
 
-    def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
-        """(regions [T, R, D] with their frame extras, seconds [T]) of a video. Raises DataError if it has none."""
-        return self.regions(video_id), self.times(video_id)
-
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
         return list(self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist())

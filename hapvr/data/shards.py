@@ -174,10 +174,8 @@ class Shard:
                 f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
             )
 
-    def open_data(self, index: ShardIndex | None = None) -> pq.ParquetFile:
-        """The data file. index: what `read` gave, if it was called. Raises as it does, and DamagedError for a damaged file."""
-        if index is None:
-            self.read()
+    def open_data(self) -> pq.ParquetFile:
+        """The data file. Raises DataError where there is none, DamagedError where it is damaged."""
         with self.corruption_errors():
             file, remote = self.root.open(self.data_name), self.root.local is None
             return pq.ParquetFile(file, pre_buffer=remote, page_checksum_verification=True)
@@ -255,7 +253,7 @@ class VideoRows:
         index = shard.read()
         self.settings = index.provenance.settings
         self._shard, self._places = shard, index.places()
-        self._file = shard.open_data(index)
+        self._file = shard.open_data()
         self._schema = self._file.schema_arrow
         self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():

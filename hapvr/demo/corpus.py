@@ -48,7 +48,6 @@ DONOR_S = 6.0
 SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
-MIN_SIDE_PX = 16
 _STATE_FILE = "corpus.json"
 
 
@@ -272,10 +271,10 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
     """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
 
-    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. An odd last row or column is repeated,
-    since 4:2:0 video has even sides. There is one encoder thread, since the bytes depend on the number of threads.
+    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where
+    a side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number.
     """
-    pad = [(0, max(side + side % 2, MIN_SIDE_PX) - side) for side in frames.shape[1:3]]
+    pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]
     padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
     with (
         write_atomic(path) as part,

@@ -60,7 +60,7 @@ def make_descriptors(
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         file = FeatureFile(features, extras=model.needs_extras)
         for video_id in video_ids:
-            regions, timestamps_s = file.read(video_id)
+            regions, timestamps_s = file.regions(video_id), file.times(video_id)
             embedded = model.embed(regions)
             found = descriptors.frame_descriptors(embedded, blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))

@@ -68,7 +68,6 @@ class DownloadResult:
     reason: str = ""
     message: str = ""
     path: Path | None = None
-    video_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Downloader(contextlib.ExitStack):
             )
         finished = fetched_file(entry.video_id, folder)
         if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
-            return DownloadResult("ok", path=finished[0], video_id=entry.video_id)
+            return DownloadResult("ok", path=finished[0])
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
         _remove_pieces(target)
@@ -128,9 +127,9 @@ class Downloader(contextlib.ExitStack):
                 "kept and partial ones resumed"
             )
         if result.path is not None:
-            return replace(result, path=_place(result.path, finished), video_id=entry.video_id)
+            return replace(result, path=_place(result.path, finished))
         _remove_pieces(target, all_of_them=result.status == "too_large")
-        return replace(result, message=f"download: {entry.uri}: {result.message}", video_id=entry.video_id)
+        return replace(result, message=f"download: {entry.uri}: {result.message}")
 
 
 def file_stem(video_id: str) -> str:
