@@ -1,9 +1,10 @@
-"""Evaluation: similarities and metrics of every benchmark."""
+"""Evaluation: similarities, metrics and plots of every benchmark."""
 
 import hashlib
 
 import dagster as dg
 
+from assets import metadata
 from assets.factory import Made, step_asset
 from assets.training import training_key
 
@@ -23,6 +24,11 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
         for name, scores in scored.items()
         for task in scores.results[TRAINED].tasks
     }
+    figures = {
+        f"{name}: {title}": metadata.figure(figure)
+        for name, scores in scored.items()
+        for title, figure in scores.figures.items()
+    }
     tables = []
     for name, scores in scored.items():  # how much could be scored, and every metric of both models in percent
         counts = scores.results[TRAINED].availability
@@ -39,6 +45,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
             "mlflow_run": made.resource.run_link(made.project, run.mlflow_run_id),
             "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
             "digest": digest,
+            **figures,
         },
         data_version=dg.DataVersion(digest),
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from assets import metadata
 from assets.factory import chain_asset
 from assets.project import ProjectResource
 
@@ -82,9 +83,11 @@ def similarity_model(
 
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
+    from hapvr.benchmark.report import history_figure
     from hapvr.steps.training import training_result
+    from hapvr.train.run_folder import read_history
 
-    result = training_result(run)
+    result, history = training_result(run), read_history(run.folder)
     return dg.MaterializeResult(
         metadata={
             "videos": result["num_videos"],
@@ -94,6 +97,8 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],
+            "loss_curves": metadata.figure(history_figure(history, "loss/", title="loss terms (unweighted)")),
+            "validation_curve": metadata.figure(history_figure(history, "validation/", title="validation")),
         },
         data_version=dg.DataVersion(result["weights_sha256"]),
     )

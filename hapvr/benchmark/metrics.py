@@ -1,4 +1,4 @@
-"""Average precision in its published variants, and bootstrap intervals, in NumPy.
+"""Average precision in its published variants, precision-recall curves, and bootstrap intervals, in NumPy.
 
 Everything follows from the ranks of the relevant items: 1 is the best rank, higher similarity is closer.
 """
@@ -45,6 +45,17 @@ def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") 
         before = np.where(ranks == 1, 1.0, (hits - 1) / np.maximum(ranks - 1, 1))
         precision = (before + hits / ranks) / 2
     return float(precision.sum() / num_relevant)
+
+
+def interpolated_precision(ranks: Ints, *, num_relevant: int, recalls: Floats) -> Floats:
+    """The best precision at each recall or beyond [len(recalls)]; 0 past the last. Tied items enter together.
+
+    ranks: worst ranks of the relevant items that were ranked, ascending. num_relevant: all relevant items, ranked or not.
+    """
+    last = np.append(ranks[1:] != ranks[:-1], True) if len(ranks) else np.zeros(0, dtype=bool)
+    hits = np.arange(1, len(ranks) + 1)[last]
+    best_beyond = np.maximum.accumulate((hits / ranks[last])[::-1])[::-1]
+    return np.append(best_beyond, 0.0)[np.searchsorted(hits / num_relevant, recalls - 1e-12, side="left")]
 
 
 def bootstrap_interval(samples: Floats, *, confidence: float = 0.95) -> tuple[float, float]:

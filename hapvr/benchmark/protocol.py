@@ -21,6 +21,8 @@ from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
 
+RECALLS = np.linspace(0, 1, 101)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
@@ -45,6 +47,7 @@ class EvaluationResult:
 
     availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
       num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite.
+    curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
     """
@@ -53,6 +56,7 @@ class EvaluationResult:
     policy: Policy
     tasks: tuple[TaskResult, ...]
     availability: dict[str, int]
+    curves: dict[str, Floats]
     samples: dict[str, Floats] = field(default_factory=dict)
 
     @property
@@ -99,18 +103,19 @@ def evaluate(
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
         weights = metrics.query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
-    results, samples = [], {}
+    results, samples, curves = [], {}, {}
     for task in definition.tasks:
         truth = Judgement(definition, task, ranking, policy=policy)
         measure = _pooled if task.metric == "micro-AP" else _by_query
-        value, drawn = measure(task, truth, ranking, weights)
+        found, drawn = measure(task, truth, ranking, weights)
+        curves[task.name] = found[1:]
         if drawn is not None:
             samples[task.name] = drawn
         results.append(
             TaskResult(
                 task=task.name,
                 metric=task.metric,
-                value=value,
+                value=float(found[0]),
                 interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
@@ -127,32 +132,33 @@ def evaluate(
             "num_references_scored": int(ranking.references_scored.sum()),
             "num_pairs_invalid": int(ranking.invalid.sum()),
         },
+        curves=curves,
         samples=samples,
     )
 
 
-def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[float, Floats | None]:
+def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
     """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample.
 
     weights: see `query_weights`; None for no bootstrap.
     """
     if not truth.counted.any():
-        return 0.0, None
-    values = []
+        return np.zeros(1 + len(RECALLS)), None
+    rows = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
         positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
         num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
-        values.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
-    measured, samples = np.array(values), None
+        rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
+    measured, samples = np.array(rows), None
     if weights is not None:
         drawn = weights[:, truth.counted]
         num = drawn.sum(axis=1)  # NaN is the mean of none
-        samples = np.divide(drawn @ measured, num, out=np.full_like(num, np.nan), where=num > 0)
-    return float(measured.mean()), samples
+        samples = np.divide(drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0)
+    return measured.mean(axis=0), samples
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[float, Floats | None]:
+def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
     """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap sample."""
     num_relevant, samples = int(truth.num_relevant.sum()), None
     if weights is not None and truth.counted.any():
@@ -161,14 +167,18 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | No
         ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
         samples = metrics.bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
     if num_relevant == 0:
-        return 0.0, samples
+        return np.zeros(1 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
     return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant), samples
 
 
-def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> float:
-    """Average precision of one ranking, with ties as published. Arguments: see `ranks_at`."""
+def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
+    """Average precision of one ranking with ties as published, then interpolated precision at RECALLS. Arguments: see
+    `ranks_at`. Returns [1 + 101]."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
-    return metrics.average_precision(worst if kind == "tie_grouped" else ranks, num_relevant=num_relevant, kind=kind)
+    ranks = worst if kind == "tie_grouped" else ranks
+    precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
+    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
+    return np.hstack([precision, curve])

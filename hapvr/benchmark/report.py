@@ -1,13 +1,63 @@
-"""Tables of benchmark results."""
+"""Figures and tables of trainings and benchmark results. Figures are matplotlib `Figure` objects without global state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
+from hapvr.benchmark.protocol import RECALLS, EvaluationResult
 from hapvr.tables import markdown_table
+
+BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+
+
+def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
+    """Interpolated precision against recall of one task, a line per result. results: row name -> result."""
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, result in results.items():
+        axes.plot(RECALLS, result.curves[task], label=f"{name} ({100 * result.metrics[task]:.2f})")
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02), title=task)
+    axes.legend(loc="lower left", fontsize="small")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def similarity_distribution_figure(
+    relevant: NDArray[np.floating[Any]], irrelevant: NDArray[np.floating[Any]], *, title: str = ""
+) -> Figure:
+    """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K >= 1."""
+    low, high = (float(f([f(relevant), f(irrelevant)])) for f in (np.min, np.max))
+    bins = np.linspace(low, max(high, low + 1e-6), 61)
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for values, name, color in ((irrelevant, "irrelevant", ORANGE), (relevant, "relevant", BLUE)):
+        label = f"{name} ({len(values):,} pairs)"
+        axes.hist(values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=label)
+    axes.set(xlabel="video similarity", ylabel="density", title=title)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> Figure:
+    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over steps."""
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
+    for name in names:
+        points = [(line["step"] + 1, line[name]) for line in history if name in line]
+        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
+    axes.set(xlabel="step", title=title)
+    if names:
+        axes.legend(fontsize="x-small", ncols=2)
+    axes.grid(alpha=0.3)
+    return figure
 
 
 def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
+from hapvr.benchmark.report import BLUE, GREY
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
@@ -96,9 +97,9 @@ def reliability_figure(calibration: Calibration) -> Figure:
     """Observed against predicted rate of matches."""
     figure = Figure(figsize=(5, 4.5), layout="constrained")
     axes, rows = figure.subplots(), calibration.reliability
-    axes.plot([0, 1], [0, 1], color="#8a8a8a", linewidth=1, label="perfect")
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, label="perfect")
     axes.plot(
-        [row.predicted for row in rows], [row.observed for row in rows], "o-", color="#1f5fa8", label="validation pairs"
+        [row.predicted for row in rows], [row.observed for row in rows], "o-", color=BLUE, label="validation pairs"
     )
     axes.set(xlabel="predicted probability", ylabel="rate of matches", xlim=(0, 1), ylim=(-0.02, 1.02))
     axes.set_title(

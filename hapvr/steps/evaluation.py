@@ -1,4 +1,4 @@
-"""Step 9: a benchmark's similarities and metrics, of the trained model and of the untrained baseline. And the promotion
+"""Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline. And the promotion
 gate: is a version better than the champion, on the same benchmarks and the same videos?"""
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
 from pydantic import BaseModel
 
 from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, Verdict, compare, decide
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
+from hapvr.benchmark.ranking import relevant_and_irrelevant
+from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError, HapvrError
 from hapvr.files import read_json_as, write_atomic
@@ -45,10 +48,11 @@ SEEDS_TAG = "hapvr.seeds"
 
 @dataclass(frozen=True)
 class BenchmarkScores:
-    """results: of BASELINE and TRAINED. folder: where similarities and JSON lie."""
+    """results: of BASELINE and TRAINED. folder: where similarities and JSON lie; figures: by name."""
 
     folder: Path
     results: dict[str, EvaluationResult]
+    figures: dict[str, Figure]
 
 
 def score_benchmarks(
@@ -66,7 +70,7 @@ def score_benchmarks(
 def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> BenchmarkScores:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 
-    Writes `models/<run>/benchmarks/<name>/` and logs metrics and tables to the training's MLflow run.
+    Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run.
     """
     definition, features = open_benchmark(project, name)
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
@@ -84,6 +88,11 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     for row, network in networks.items():
         scored = score_benchmark(network, definition, features, folder / SIMILARITIES[row], device=device)
         results[row] = evaluate(definition, scored, policy=policy, available=available, bootstrap_samples=1000)
+    figures = {f"precision-recall-{task.name}": pr_curve_figure(results, task=task.name) for task in definition.tasks}
+    first = definition.tasks[0].name
+    relevant, irrelevant = relevant_and_irrelevant(definition, folder / SIMILARITIES[TRAINED], task=first)
+    if len(relevant) and len(irrelevant):
+        figures[f"similarities-{first}"] = similarity_distribution_figure(relevant, irrelevant, title=first)
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     stored = {row: result.to_json() for row, result in results.items()}
     data = {"digest": definition_digest(definition), "target_means": means, "results": stored}
@@ -93,8 +102,10 @@ def make_benchmark_scores(project: Project, run: TrainingRun, name: str) -> Benc
     for row, result in results.items():
         values = {**result.metrics, "mean": means[row]}
         tracker.metrics(run_id, {f"{definition.name}/{row.split()[0]}/{task}": value for task, value in values.items()})
+    for title, figure in figures.items():
+        tracker.client.log_figure(run_id, figure, f"figures/{definition.name}/{title}.png")
     tracker.client.log_artifacts(run_id, str(folder), f"benchmarks/{definition.name}")
-    return BenchmarkScores(folder, results)
+    return BenchmarkScores(folder, results, figures)
 
 
 def definition_digest(definition: BenchmarkDefinition) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hapvr.benchmark.metrics import (
     average_precision,
     bootstrap_micro_ap,
+    interpolated_precision,
     ranks_at,
 )
 from hapvr.seeding import numpy_rng
@@ -88,6 +89,13 @@ def test_tie_grouped_average_precision_equals_scikit_learn(ranking):
     assert score(similarity, relevant, kind="tie_grouped") == pytest.approx(
         average_precision_score(relevant, similarity)
     )
+
+
+def test_interpolated_precision_groups_ties():
+    """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of four relevant."""
+    ranks = relevant_ranks(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]))
+    found = interpolated_precision(ranks, num_relevant=4, recalls=np.array([0, 0.25, 0.5, 0.75, 1]))
+    np.testing.assert_allclose(found, [1, 1, 0.75, 0.75, 0])
 
 
 def test_bootstrap_micro_ap_equals_repeated_queries():

@@ -118,8 +118,8 @@ SHOWN = {
     **{asset: {"dagster/column_schema"} for asset in PARTITIONED},
     "frames": {"dagster/column_schema", "contact_sheet"},
     "video_manifest": {"rows", "videos_by_source"},
-    "similarity_model": {"best_step", "mlflow_run"},
-    "benchmark_scores": {"metrics", "own-test: mAP DSVR", "mlflow_run"},
+    "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
+    "benchmark_scores": {"metrics", "own-test: mAP DSVR", "own-test: precision-recall-DSVR", "mlflow_run"},
     "registered_model": {"version", "decision", "mlflow_run", "model_card"},
 }
 
