@@ -20,7 +20,6 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
             "dagster/row_count": len(manifest),
             "shards": len(result.shards),
             "new_shards": len(result.new_shards),
-            "files_ignored": result.num_ignored,
             "videos_by_source": dg.MetadataValue.json(dict(manifest["source"].value_counts(sort=True).iter_rows())),
             "path": dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}"),
             "digest": result.digest,

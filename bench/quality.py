@@ -27,7 +27,7 @@ from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
 from hapvr.demo.clips_benchmark import UserClip, find_clips
-from hapvr.demo.output import write_mp4
+from hapvr.demo.corpus import write_mp4
 from hapvr.errors import VideoError
 from hapvr.seeding import numpy_rng
 from hapvr.steps.baseline import ensure_baseline

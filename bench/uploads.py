@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from hapvr.demo.clips_benchmark import UserClip, load_frames
+from hapvr.demo.corpus import write_mp4
 from hapvr.demo.edits import ALL_EDITS, Edit, Rows, crop_to, excerpt_rows, resized
-from hapvr.demo.output import write_mp4
 from hapvr.demo.scene import Pixels, Rng
 from hapvr.seeding import numpy_rng
 

@@ -44,7 +44,8 @@ def _sections(section: Schema, defs: Schema, path: str) -> Iterator[tuple[str, S
         found = [defs[one["$ref"].removeprefix("#/$defs/")] for one in _walk(field) if "$ref" in one]
         for one in found:
             first, tag = next(iter(one["properties"].items()))
-            yield from _sections(one, defs, f"{inner}` with `{first}: {tag.get('const')}" if len(found) > 1 else inner)
+            kinds = " or ".join(map(str, tag.get("enum", [tag.get("const")])))
+            yield from _sections(one, defs, f"{inner}` with `{first}: {kinds}" if len(found) > 1 else inner)
 
 
 def _walk(field: Schema) -> Iterator[Schema]:

@@ -22,7 +22,7 @@ from hapvr.chain import CHAIN
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
-from hapvr.demo.output import folder_fingerprint
+from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256

@@ -174,8 +174,8 @@ def _write_query(project: Project, query: Path) -> str | None:
     """The middle half of the first training video in the index, cropped and with a logo; its id, None where there is none."""
     from hapvr.data.manifest import read_manifest
     from hapvr.demo.clips_benchmark import load_frames
+    from hapvr.demo.corpus import write_mp4
     from hapvr.demo.edits import EDITS
-    from hapvr.demo.output import write_mp4
     from hapvr.search.collection import current_index
     from hapvr.seeding import numpy_rng
     from hapvr.video.sources import path_of_text

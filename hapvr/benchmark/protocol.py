@@ -28,7 +28,7 @@ RECALLS = np.linspace(0, 1, 101)
 class TaskResult:
     """One metric, in [0, 1], and what it was computed on.
 
-    value: ties in row order, as published numbers are. order_free: tied scores share the worst rank.
+    value: tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank.
     interval: 95 % bootstrap interval over queries, where asked for.
     num_queries: those that count; num_relevant: pairs in the ground truth under the policy.
     """
@@ -36,7 +36,6 @@ class TaskResult:
     task: str
     metric: Metric
     value: float
-    order_free: float
     interval: tuple[float, float] | None
     num_queries: int
     num_relevant: int
@@ -47,8 +46,7 @@ class EvaluationResult:
     """All tasks of one benchmark under one policy.
 
     availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
-      num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite;
-      num_rows_outside, rows left out because an id is not the definition's (or not the manifest's).
+      num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite.
     curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
     samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
       so that differences between two results are paired. Empty without bootstrap.
@@ -95,8 +93,7 @@ def evaluate(
     Raises DataError for unusable scores. A score that is not finite is an error under "official". Otherwise it counts as a
     miss if the pair is relevant, and as ranked first if not, so it can never raise a score.
     """
-    pairs, num_rows = read_pairs(definition, similarities)
-    ranking = Ranking(definition, pairs, policy=policy, available=available)
+    ranking = Ranking(definition, read_pairs(definition, similarities), policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(
             f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, which the official protocol "
@@ -111,7 +108,7 @@ def evaluate(
         truth = Judgement(definition, task, ranking, policy=policy)
         measure = _pooled if task.metric == "micro-AP" else _by_query
         found, drawn = measure(task, truth, ranking, weights)
-        curves[task.name] = found[2:]
+        curves[task.name] = found[1:]
         if drawn is not None:
             samples[task.name] = drawn
         results.append(
@@ -119,7 +116,6 @@ def evaluate(
                 task=task.name,
                 metric=task.metric,
                 value=float(found[0]),
-                order_free=float(found[1]),
                 interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
@@ -135,7 +131,6 @@ def evaluate(
             "num_references": int(ranking.references_in_scope.sum()),
             "num_references_scored": int(ranking.references_scored.sum()),
             "num_pairs_invalid": int(ranking.invalid.sum()),
-            "num_rows_outside": num_rows - len(ranking.query),
         },
         curves=curves,
         samples=samples,
@@ -148,7 +143,7 @@ def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | 
     weights: see `query_weights`; None for no bootstrap.
     """
     if not truth.counted.any():
-        return np.zeros(2 + len(RECALLS)), None
+        return np.zeros(1 + len(RECALLS)), None
     rows = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
@@ -172,19 +167,18 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | No
         ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
         samples = metrics.bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
     if num_relevant == 0:
-        return np.zeros(2 + len(RECALLS)), samples
+        return np.zeros(1 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
     skipped = np.sort(ranking.pooled_position[~truth.candidate])
     return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant), samples
 
 
 def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
-    """Average precision of one ranking with ties as published, and with tied scores at their worst rank; then interpolated
-    precision at RECALLS. Arguments: see `ranks_at`. Returns [2 + 101]."""
+    """Average precision of one ranking with ties as published, then interpolated precision at RECALLS. Arguments: see
+    `ranks_at`. Returns [1 + 101]."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
-    grouped = kind == "tie_grouped"
-    published = metrics.average_precision(worst if grouped else ranks, num_relevant=num_relevant, kind=kind)
-    order_free = metrics.average_precision(worst, num_relevant=num_relevant, kind="step" if grouped else kind)
+    ranks = worst if kind == "tie_grouped" else ranks
+    precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
     curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
-    return np.hstack([published, order_free, curve])
+    return np.hstack([precision, curve])

@@ -20,8 +20,8 @@ from hapvr.tables import TABLE_ERRORS, read_frame
 COLUMNS = ["query_id", "reference_id", "similarity"]
 
 
-def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> tuple[pl.DataFrame, int]:
-    """Scored pairs whose videos belong to the definition, in file order, and the number of all rows.
+def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> pl.DataFrame:
+    """Scored pairs whose videos belong to the definition, in file order.
 
     similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for
     a score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a
@@ -51,7 +51,7 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     score = score if known.schema["similarity"] == pl.Float32 else score.cast(pl.Float64)
     valid = score.is_finite().fill_null(False)
     ranked = pl.when(valid).then(score).otherwise(float("inf"))
-    return known.select("query", "reference", similarity=ranked, invalid=~valid), len(table)
+    return known.select("query", "reference", similarity=ranked, invalid=~valid)
 
 
 def _problem(table: pl.DataFrame) -> str:
@@ -115,8 +115,7 @@ def relevant_and_irrelevant(
 ) -> tuple[Floats, Floats]:
     """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs], [other pairs])."""
     chosen = next(one for one in definition.tasks if one.name == task)
-    pairs, _ = read_pairs(definition, similarities)
-    query, reference, similarity, invalid = (column.to_numpy() for column in pairs)
+    query, reference, similarity, invalid = (column.to_numpy() for column in read_pairs(definition, similarities))
     ranked = ranked_pairs(definition, chosen)[query, reference] & ~invalid
     relevant = _labelled_pairs(definition, chosen.positives)[query, reference]
     return similarity[ranked & relevant], similarity[ranked & ~relevant]

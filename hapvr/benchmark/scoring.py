@@ -52,12 +52,10 @@ def score_benchmark(
     """Score every query with features against every reference with features. Returns `out_path`.
 
     network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the
-    benchmark's database. Writes columns
-    query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames of the queries and of a part, not
-    with the number of references. Raises DataError where no query or no reference has features, or features do not fit the
-    network.
+    benchmark's database. Writes columns query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames
+    of the queries and of a part, not with the number of references. Raises DataError where no query or no reference has
+    features, or features do not fit the network.
     """
-    device = torch.device(device)
     references = definition.database if references is None else references
     available = reader.available()
     queries, found = ([video for video in ids if video in available] for ids in (definition.queries, references))
@@ -69,12 +67,10 @@ def score_benchmark(
     network = copy.deepcopy(network).to(device).eval()
 
     def embed(video: str, features: Tensor) -> Tensor:
-        fits = features.ndim == 3 and features.shape[-1] == network.dims and 0 not in features.shape
-        if not fits or not bool(torch.isfinite(features).all()):
-            wrong = "some values are not finite" if fits else f"shape {tuple(features.shape)}"
+        if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
             raise DataError(
-                f"features of {video}: {wrong}, wanted [frames, regions, {network.dims}]; they are damaged, or were made for "
-                "another model. Extract the video again"
+                f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, regions, {network.dims}]; they are "
+                "damaged, or were made for another model. Extract the video again"
             )
         return network.embed(features.to(device))
 

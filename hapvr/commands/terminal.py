@@ -167,4 +167,4 @@ def progress_bar(what: str) -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with RichProgress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         task = bars.add_task(what, total=None)
-        yield lambda done, total, _=0: bars.update(task, completed=done, total=total or None)
+        yield lambda done, total: bars.update(task, completed=done, total=total or None)

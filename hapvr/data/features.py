@@ -31,7 +31,7 @@ STAGE = "features"
 EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 HASH_SETTING = "hash"
-"""In the settings of shards whose frames have hashes, see `hapvr.video.hashes`; it does not change their regions."""
+"""In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 VIEWS_STAGE = "training_views"
@@ -77,10 +77,6 @@ class FeatureFile(VideoRows):
         """extras: `regions` carries frame extras; DataError where the shard has none."""
         super().__init__(shard, "timestamp_s", "hash", "regions")
         self._part = frame_part(shard, self.settings, extras=extras)
-
-    def read(self, video_id: str) -> tuple[npt.NDArray[Any], Sequence[float]]:
-        """(regions [T, R, D] with their frame extras, seconds [T]) of a video. Raises DataError if it has none."""
-        return self.regions(video_id), self.times(video_id)
 
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
@@ -163,11 +159,6 @@ def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]
     keys = collection_keys(root, root.list_folders(STAGE))
     finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
     return finished, tuple(key for key in keys if key not in finished)
-
-
-def extras_setting(extras_dims: int) -> dict[str, int]:
-    """What a shard with frame extras adds to its settings."""
-    return {EXTRAS_SETTING: extras_dims} if extras_dims else {}
 
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -104,19 +104,14 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
         write_table(table, stream)
 
 
-def forgotten_names(root: DataRoot) -> Callable[[str], bool]:
-    """Whether the id or place of a video was forgotten. Raises DamagedError where the record cannot be read."""
-    names = _forgotten(root)
-    return lambda name: name_digest(name) in names
+def forgotten_digests(root: DataRoot) -> frozenset[str]:
+    """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where it cannot be read."""
+    return frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
 
 
 def forget_names(root: DataRoot, names: Iterable[str]) -> None:
     """Add the ids and places of videos to those that are not listed again."""
-    root.write_json(FORGOTTEN, {"names": sorted({*_forgotten(root), *map(name_digest, names)})})
-
-
-def _forgotten(root: DataRoot) -> frozenset[str]:
-    return frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
+    root.write_json(FORGOTTEN, {"names": sorted({*forgotten_digests(root), *map(name_digest, names)})})
 
 
 def name_digest(name: str) -> str:

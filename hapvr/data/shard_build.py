@@ -23,6 +23,9 @@ from hapvr.provenance import Provenance, environment
 
 IndexRow = dict[str, Any]
 """A row of an index, see `hapvr.data.shards.index_row`."""
+VideoEntry = tuple[IndexRow, Columns | None]
+"""What a step made of one video: its row in the index, and its values of each column of the data file, in the recipe's order;
+None if it has no rows there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +45,6 @@ class ShardRecipe:
     @property
     def provenance(self) -> Provenance:
         return Provenance(self.shard.stage, self.settings, self.inputs, environment())
-
-
-@dataclass(frozen=True)
-class VideoEntry:
-    """What a step made of one video.
-
-    index: its row in the index. data: its values of each column of the data file, in the recipe's order; None if it has
-    no rows there. num_frames: frames that were processed, for the progress report.
-    """
-
-    index: IndexRow
-    data: Columns | None = None
-    num_frames: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,8 +104,8 @@ def build_shard(
             if video_id not in kept:
                 return next(made)
             if earlier is None or kept[video_id]["status"] != STATUS_OK:
-                return VideoEntry(kept[video_id])
-            return VideoEntry(kept[video_id], earlier.rows(video_id).columns)
+                return kept[video_id], None
+            return kept[video_id], earlier.rows(video_id).columns
 
         with closing(make(pending)) as made:
             _write([recipe], ([entry(one)] for one in video_ids), len(video_ids), lost, progress)
@@ -166,18 +156,16 @@ def _write(
 ) -> None:
     """Write data files, then indexes. entries: of each video one per recipe."""
     rows: list[list[IndexRow]] = [[] for _ in recipes]
-    num_frames = 0
     with ExitStack() as stack:
         writers = [
             stack.enter_context(recipe.shard.write_data(recipe.columns)) if recipe.columns else None
             for recipe in recipes
         ]
         for of_video in entries:
-            for entry, of_shard, write in zip(of_video, rows, writers, strict=True):
-                if write is not None and entry.data is not None:
-                    write(entry.data)
-                of_shard.append(entry.index)
-            num_frames += of_video[0].num_frames
-            progress(len(rows[0]), num_videos, num_frames)
+            for (row, data), of_shard, write in zip(of_video, rows, writers, strict=True):
+                if write is not None and data is not None:
+                    write(data)
+                of_shard.append(row)
+            progress(len(rows[0]), num_videos)
     for recipe, of_shard in zip(recipes, rows, strict=True):
         recipe.shard.write_index([*of_shard, *lost], provenance=recipe.provenance, fields=recipe.index_columns)

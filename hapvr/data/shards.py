@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, Field
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError, DataError
@@ -174,10 +174,8 @@ class Shard:
                 f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
             )
 
-    def open_data(self, index: ShardIndex | None = None) -> pq.ParquetFile:
-        """The data file. index: what `read` gave, if it was called. Raises as it does, and DamagedError for a damaged file."""
-        if index is None:
-            self.read()
+    def open_data(self) -> pq.ParquetFile:
+        """The data file. Raises DataError where there is none, DamagedError where it is damaged."""
         with self.corruption_errors():
             file, remote = self.root.open(self.data_name), self.root.local is None
             return pq.ParquetFile(file, pre_buffer=remote, page_checksum_verification=True)
@@ -255,7 +253,7 @@ class VideoRows:
         index = shard.read()
         self.settings = index.provenance.settings
         self._shard, self._places = shard, index.places()
-        self._file = shard.open_data(index)
+        self._file = shard.open_data()
         self._schema = self._file.schema_arrow
         self._columns = list(columns) or self._schema.names
         with shard.corruption_errors():
@@ -333,19 +331,15 @@ def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.N
     return np.ndarray((len(column), *_shape(field)), np.float16, data, start)
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(BaseModel):
     """Under TENSOR_KEY."""
 
     shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
     dtype: Literal["float16"]
 
 
-_TENSOR = TypeAdapter(_Tensor)
-
-
 def _shape(field: pa.Field) -> tuple[int, ...]:
-    shape = _TENSOR.validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
+    shape = _Tensor.model_validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
     if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
         raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
     return shape

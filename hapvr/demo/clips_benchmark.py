@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from hapvr.benchmark.definition import is_complete, load_definition, write_clips
+from hapvr.demo.corpus import prepare_folder, write_mp4
 from hapvr.demo.edits import ALL_EDITS, HARD_EDITS, IN_LONGER_FOOTAGE, LIGHT_EDITS, STRONG_EDITS, Times, true_times
-from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import SEED, Pixels
 from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import write_atomic
@@ -62,10 +62,6 @@ class UserClip:
     def place(self, kind: str = "none") -> str:
         """Where an edited copy lies below `videos/` of a benchmark, or the clip itself."""
         return f"originals/{self.file}" if kind == "none" else f"copies/{kind}/{self.file}.mp4"
-
-    def draw(self) -> float:
-        """A number in [0, 1) that depends on content only, so that renamed and identical files draw alike."""
-        return _uniform("own clip", self.sha256)
 
 
 def split_user_videos(
@@ -133,7 +129,8 @@ def _scenes(
     for group in groups:
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
         key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
-        draw = group[0].draw() if named is None else _uniform("scene", named)
+        # of a clip, by content only, so that renamed and identical files draw alike
+        draw = _uniform("own clip", group[0].sha256) if named is None else _uniform("scene", named)
         before, gathered = units.get(key, (draw, []))
         known = any(text_of_path(clip.path) in trained for clip in group)
         units[key] = (1.0 + before % 1 if known else before, [*gathered, group])
@@ -248,7 +245,7 @@ def find_clips(
     """
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
-    items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name).entries]
+    items = [(entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name)]
     items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}
     unusable = set()

@@ -1,4 +1,5 @@
-"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident.
+"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident; and the folders that know what
+generated videos were made from.
 
 What the files hold follows from the arguments alone: equal arguments give equal plans and equal bytes.
 """
@@ -6,11 +7,16 @@ What the files hold follows from the arguments alone: equal arguments give equal
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import cycle, groupby, islice, pairwise, product
 from pathlib import Path
 from typing import Literal, get_args
+
+import av
+import numpy as np
 
 from hapvr.benchmark.definition import is_complete, write_clips
 from hapvr.demo.edits import (
@@ -24,9 +30,9 @@ from hapvr.demo.edits import (
     broadcast,
     true_times,
 )
-from hapvr.demo.output import prepare_folder, write_mp4
 from hapvr.demo.scene import NUM_DRESSINGS, SEED, Camera, Pixels, Scene, film
 from hapvr.errors import DataError, VideoError
+from hapvr.files import read_json_as, write_atomic
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -42,6 +48,7 @@ DONOR_S = 6.0
 SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
+_STATE_FILE = "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -232,3 +239,52 @@ def _copy_times(query: Clip, copy: Clip) -> list[Times]:
     drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(SEED, "edit", copy.file))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
     return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
+
+
+@dataclass(frozen=True)
+class _State:
+    fingerprint: str
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """What a folder was made from. Raises DamagedError where it does not say."""
+    return read_json_as(folder / _STATE_FILE, _State, hint="remove the folder").fingerprint
+
+
+def prepare_folder(folder: Path, *, fingerprint: str) -> None:
+    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
+
+    Videos that were generated with another fingerprint are removed. Raises DataError for a folder of something else.
+    """
+    if (folder / _STATE_FILE).exists():
+        if folder_fingerprint(folder) == fingerprint:
+            return
+        (folder / "benchmark.json").unlink(missing_ok=True)
+        if (folder / "videos").exists():
+            shutil.rmtree(folder / "videos")
+    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
+    with write_atomic(folder / _STATE_FILE) as part:
+        part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+
+
+def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
+    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
+
+    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where
+    a side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number.
+    """
+    pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]
+    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
+    with (
+        write_atomic(path) as part,
+        av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container,
+    ):
+        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
+        stream.height, stream.width = padded.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1
+        stream.options = {"preset": "superfast", "crf": str(crf)}
+        for picture in padded:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())

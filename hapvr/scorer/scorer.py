@@ -18,7 +18,7 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.segments import DEFAULT_THRESHOLD, FrameTimes, Segment, align, relative_similarity
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
-from hapvr.video.hashes import Hashes
+from hapvr.video.frames import Hashes
 from hapvr.video.settings import SamplingConfig
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from hapvr.scorer.inner_pictures import inner_pictures
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.decode import FileState, check_file
-from hapvr.video.frames import center_crop, decode_jpegs
-from hapvr.video.hashes import Hashes, frame_hashes
+from hapvr.video.frames import Hashes, center_crop, decode_jpegs, frame_hashes
 from hapvr.video.pool import sample_videos
 from hapvr.video.settings import DownloadConfig, SamplingConfig
 from hapvr.video.sources import ManifestEntry
@@ -49,7 +48,7 @@ BYTES_PER_DECODER = 8 * 2**20
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
-    the network reads them; clock: their times; hashes: [T], see `hapvr.video.hashes`; inner: the same frames of each inner
+    the network reads them; clock: their times; hashes: [T], see `frame_hashes`; inner: the same frames of each inner
     picture, see `hapvr.scorer.inner_pictures`."""
 
     regions: NDArray[np.floating]

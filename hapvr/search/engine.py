@@ -28,7 +28,7 @@ from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
 from hapvr.search.hashes import RADIUS
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
-from hapvr.video.hashes import same_pictures
+from hapvr.video.frames import same_pictures
 
 FORMAT = 7
 """Version of the scores: pairs and matches stored with another version are compared again."""

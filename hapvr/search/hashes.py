@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.video.hashes import NO_HASH, Hashes, distances
+from hapvr.video.frames import NO_HASH, Hashes
 
 VIDEO_ID, SECOND = pa.field("video_id", pa.string(), nullable=False), pa.field("second", pa.float32(), nullable=False)
 FOUND_FRAMES = pa.schema([("query_frame", pa.int32()), VIDEO_ID, SECOND, ("similarity", pa.float32())])
@@ -62,11 +62,11 @@ class HashIndex:
                 within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
                 rows = order[np.repeat(first[some].ravel(), lengths) + within]
                 numbers = np.repeat(asked[some], count[some].sum(axis=1))
-                same = distances(self._hashes[rows], hashes[numbers]) <= RADIUS
+                same = np.bitwise_count(self._hashes[rows] ^ hashes[numbers]) <= RADIUS
                 places.append(numbers[same] * len(self._hashes) + rows[same])
         # equal parts are found more than once
         query, row = np.divmod(np.unique(np.concatenate(places)), max(len(self._hashes), 1))
-        bits = distances(self._hashes[row], hashes[query])
+        bits = np.bitwise_count(self._hashes[row] ^ hashes[query])
         best = np.lexsort((bits, query))
         best = best[np.arange(len(best)) - np.searchsorted(query, query) < k]
         found = self._frames.take(pa.array(row[best]))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import HASH_SETTING, INDEX_COLUMNS, STAGE, extras_setting, feature_columns, fields
+from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.frames import frames_digest
@@ -37,8 +37,7 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import explain
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
-from hapvr.video.frames import center_crop, decode_jpegs
-from hapvr.video.hashes import HASH_VERSION, Hashes, frame_hashes
+from hapvr.video.frames import HASH_VERSION, Hashes, center_crop, decode_jpegs, frame_hashes
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 64
@@ -193,7 +192,7 @@ def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, 
     if extras:
         num_rows += extras_rows(pooled, whitening.dims)
     embed = region_embedder(backbone, whitening, config.device, extras=extras)
-    return embed, settings, extras_setting(pooled), (num_rows, whitening.dims)
+    return embed, settings, {EXTRAS_SETTING: pooled} if pooled else {}, (num_rows, whitening.dims)
 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
@@ -220,7 +219,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
-            yield VideoEntry(row, feature_columns(video_id, times, values, hashes), len(values))
+            yield row, feature_columns(video_id, times, values, hashes)
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
@@ -282,11 +281,10 @@ def import_features(
         def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
             for video_id, features, reason, message in read_hdf5_features(file, pending, (num_regions, dims)):
                 if features is None:
-                    yield VideoEntry(index_row(video_id, 0, reason=reason, message=message))
+                    yield index_row(video_id, 0, reason=reason, message=message), None
                 else:
-                    count = len(features)
-                    times = (np.arange(count) / fps).tolist()
-                    yield VideoEntry(index_row(video_id, count), feature_columns(video_id, times, features), count)
+                    times = (np.arange(len(features)) / fps).tolist()
+                    yield index_row(video_id, len(features)), feature_columns(video_id, times, features)
 
         results.append(build_shard(recipe, video_ids=ids, make=make))
         progress(start + len(ids), len(video_ids))

@@ -154,7 +154,7 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
         except DamagedError:
             found = None
         if found is not None and found.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
-            donors = shard.open_data(found).read(["donor_id"])["donor_id"].unique().to_pylist()
+            donors = shard.open_data().read(["donor_id"])["donor_id"].unique().to_pylist()
             found = found if gone.isdisjoint(donors) else None
         if found is None:
             for name in (shard.index_name, shard.data_name):
@@ -167,7 +167,7 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
         own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
         if found.data_sha256:
             videos = VideoRows(shard)
-            with shard.write_data(list(shard.open_data(found).schema_arrow)) as write:
+            with shard.write_data(list(shard.open_data().schema_arrow)) as write:
                 for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
                     write(videos.rows(video_id).columns)
         provenance = replace(found.provenance, inputs=_renamed(kept, renamed))

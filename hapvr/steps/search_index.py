@@ -29,7 +29,7 @@ from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
-from hapvr.video.hashes import HASH_VERSION
+from hapvr.video.frames import HASH_VERSION
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 KEPT_MODELS = 1
@@ -57,12 +57,12 @@ def make_descriptors(
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         file = FeatureFile(features, extras=model.needs_extras)
         for video_id in video_ids:
-            regions, timestamps_s = file.read(video_id)
+            regions, timestamps_s = file.regions(video_id), file.times(video_id)
             embedded = model.embed(regions)
             found = descriptors.frame_descriptors(embedded, blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
-            yield VideoEntry(row, frame_columns(video_id, timestamps_s, *columns), len(regions))
+            yield row, frame_columns(video_id, timestamps_s, *columns)
 
     return build_shard(
         _recipe(project, key, model, blank),

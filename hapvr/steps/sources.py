@@ -25,13 +25,12 @@ from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.settings import DemoCorpusSource, OwnVideosSource, Source
+from hapvr.video.settings import NamedSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
-    ScanResult,
     entries_of_files,
-    entries_of_youtube_ids,
     is_remote,
+    list_entry,
     path_of_text,
     read_list,
     scan_folder,
@@ -47,7 +46,9 @@ TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
 
-def resolve_sources(project: Project, *, progress: Progress = no_progress) -> Iterator[tuple[str, str, ScanResult]]:
+def resolve_sources(
+    project: Project, *, progress: Progress = no_progress
+) -> Iterator[tuple[str, str, tuple[ManifestEntry, ...]]]:
     """Scan, read or generate all sources: name, split and videos of each; generated ones that are already there are left alone.
     Raises DataError, ConfigError."""
     for source in project.config.sources:
@@ -57,12 +58,12 @@ def resolve_sources(project: Project, *, progress: Progress = no_progress) -> It
         elif source.kind == "folder":
             yield source.name, source.split, scan_folder(project.path(source.path), source=source.name)
         elif source.kind == "list":
-            yield source.name, source.split, ScanResult(read_list(project.path(source.path), source=source.name), 0)
+            yield source.name, source.split, read_list(project.path(source.path), source=source.name)
         elif source.kind == "benchmark":
             from hapvr.benchmark.definition import load_definition  # what folders alone need none of
 
-            entries = entries_of_youtube_ids(load_definition(source.name).video_ids, source=source.name)
-            yield source.name, "test", ScanResult(entries, 0)
+            video_ids = load_definition(source.name).video_ids
+            yield source.name, "test", tuple(list_entry(one, None, source=source.name) for one in video_ids)
         else:
             yield from _generated(project, source, progress)
 
@@ -81,7 +82,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
         if source.kind in LOCAL and is_away(project, source.name):
             state[source.name] = "away"
         elif source.kind in LOCAL:
-            entries = scan_folder(project.path(source.path), source=source.name).entries
+            entries = scan_folder(project.path(source.path), source=source.name)
             state[source.name] = [entry.video_id for entry in entries]
             files = [path for path in (path_of_text(entry.uri) for entry in entries) if path.is_file()]
             unsettled += [path for path in files if abs(now - path.stat().st_mtime) < settle_s]
@@ -94,19 +95,19 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
 
 
 def _generated(
-    project: Project, source: DemoCorpusSource | OwnVideosSource, progress: Progress
-) -> Iterator[tuple[str, str, ScanResult]]:
+    project: Project, source: NamedSource | OwnVideosSource, progress: Progress
+) -> Iterator[tuple[str, str, tuple[ManifestEntry, ...]]]:
     from hapvr.demo.clips_benchmark import split_user_videos
     from hapvr.demo.corpus import make_demo_corpus
 
     folder, train = project.root.local_path(CORPUS_FOLDER), f"{source.name}-train"
-    if isinstance(source, DemoCorpusSource):
+    if isinstance(source, NamedSource):
         make_demo_corpus(folder, name=source.name, progress=progress)
         yield train, manifest.TRAIN, scan_folder(folder / train / "videos", source=train)
     else:
         videos, held_out = project.path(source.path), f"{source.name}-held-out"
         trained, held = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
-        entries = _not_forgotten(project.root, scan_folder(videos, source=source.name).entries)
+        entries = _not_forgotten(project.root, scan_folder(videos, source=source.name))
         used = frozenset(path_of_text(entry.uri) for entry in entries)
         scenes = source_scenes(project, source)
         train_files, held_files = split_user_videos(
@@ -115,9 +116,9 @@ def _generated(
         rest = ((train, manifest.TRAIN, train_files, held), (held_out, "test", held_files, trained))
         for name, split, files, other in rest:
             mine = [file for file in files if text_of_path(file) not in other]
-            yield name, split, ScanResult(entries_of_files(mine, root=videos, source=name), 0)
+            yield name, split, entries_of_files(mine, root=videos, source=name)
     for part in ("validation", "test"):
-        name, split = f"{source.name}-{part}", part if isinstance(source, DemoCorpusSource) else manifest.GENERATED
+        name, split = f"{source.name}-{part}", part if isinstance(source, NamedSource) else manifest.GENERATED
         yield name, split, scan_folder(folder / name / "videos", source=name)
 
 
@@ -175,7 +176,6 @@ class ManifestResult:
 
     shards: tuple[str, ...]
     new_shards: tuple[str, ...]
-    num_ignored: int
     digest: str
     offer: str
 
@@ -195,7 +195,7 @@ def _follow_moves(project: Project) -> None:
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
-                scanned += scan_folder(project.path(source.path), source=source.name).entries
+                scanned += scan_folder(project.path(source.path), source=source.name)
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
     shards = {row.shard for row in gone.values()} if scanned else ()
@@ -241,10 +241,11 @@ def file_state(row: ManifestRow) -> str:
 
 def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     """Those of some entries whose name and place were not forgotten."""
-    forgotten, kept = manifest.forgotten_names(root), []
+    forgotten, kept = manifest.forgotten_digests(root), []
     for entry in entries:
         source, _, name = entry.video_id.partition("/")
-        if not any(map(forgotten, (entry.uri, *(f"{source}{part}/{name}" for part in PARTS)))):
+        names = (entry.uri, *(f"{source}{part}/{name}" for part in PARTS))
+        if forgotten.isdisjoint(map(manifest.name_digest, names)):
             kept.append(entry)
     return kept
 
@@ -261,13 +262,12 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
         next_number = Counter(map(source_of, shard_keys(root)))
-        new_shards, num_ignored = [], 0
+        new_shards = []
         for source, split, offered in resolve_sources(project, progress=progress):
-            num_ignored += offered.num_ignored
             # the id of a file that moved within the source is not free for another that took its place
-            moved = known_uris & {entry.uri for entry in offered.entries}
+            moved = known_uris & {entry.uri for entry in offered}
             entries = []
-            for entry in _not_forgotten(root, offered.entries):
+            for entry in _not_forgotten(root, offered):
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
                     video_id = next(name for name in names if name not in known_ids)
@@ -282,4 +282,4 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 new_shards.append(key)
         text = json.dumps(manifest.manifest_table(root).to_pylist())
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), num_ignored, digest, offer)
+    return ManifestResult(tuple(shard_keys(root)), tuple(new_shards), digest, offer)

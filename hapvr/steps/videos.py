@@ -129,7 +129,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
             result = fetched[video_id].result() if video_id in fetched else None
             if result is not None and result.path is None:
                 row = index_row(video_id, 1, status=result.status, reason=result.reason, message=result.message)
-                yield VideoEntry(row | {"path": "", "num_bytes": 0, "sha256": ""})
+                yield row | {"path": "", "num_bytes": 0, "sha256": ""}, None
                 continue
             video = next(inspected)
             status = PERMANENT.get(video.reason, "")
@@ -138,7 +138,7 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
             if video.probe is not None:
                 names = ("duration_s", "fps", "width_px", "height_px", "codec")
                 row |= {name: getattr(video.probe, name) for name in names}
-            yield VideoEntry(row)
+            yield row, None
 
 
 def download_folder(project: Project) -> Path:
@@ -175,11 +175,11 @@ def make_frames(
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)
             if reason:
-                yield VideoEntry(row)
+                yield row, None
                 continue
             sha256 = frames.VideoFrames(video.jpegs, video.timestamps_s).sha256
             row |= {"num_rows": num_frames, "frames_sha256": sha256}
-            yield VideoEntry(row, frame_columns(video.video_id, video.timestamps_s, video.jpegs), num_frames)
+            yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
         passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}

@@ -75,7 +75,7 @@ def make_views_and_labels(
                     raise DataError(f"training_views: {video_id}: {said}")
                 data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
                 row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
-                entries.append(VideoEntry(row, data, len(values)))
+                entries.append((row, data))
             yield entries
 
     built = build_shards(

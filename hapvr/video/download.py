@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 import yt_dlp
 from yt_dlp.networking.exceptions import HTTPError
-from yt_dlp.utils import GeoRestrictedError, UnsupportedError, YoutubeDLError
+from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, read_json_as, set_aside, write_atomic
@@ -50,7 +50,7 @@ YOUTUBE_PROGRAM = "deno"
 
 # Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
 _GONE = re.compile(
-    "video unavailable|private video|video is private|has been removed|been terminated|not available in your country|"
+    "video unavailable|private video|video is private|has been removed|been terminated|in your country|geo restriction|"
     "no longer available|does not exist|members-only|confirm your age|copyright|drm protected|no video formats found"
 )
 # What yt-dlp says of streams that only another program could save.
@@ -68,7 +68,6 @@ class DownloadResult:
     reason: str = ""
     message: str = ""
     path: Path | None = None
-    video_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Downloader(contextlib.ExitStack):
             )
         finished = fetched_file(entry.video_id, folder)
         if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
-            return DownloadResult("ok", path=finished[0], video_id=entry.video_id)
+            return DownloadResult("ok", path=finished[0])
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
         _remove_pieces(target)
@@ -128,9 +127,9 @@ class Downloader(contextlib.ExitStack):
                 "kept and partial ones resumed"
             )
         if result.path is not None:
-            return replace(result, path=_place(result.path, finished), video_id=entry.video_id)
+            return replace(result, path=_place(result.path, finished))
         _remove_pieces(target, all_of_them=result.status == "too_large")
-        return replace(result, message=f"download: {entry.uri}: {result.message}", video_id=entry.video_id)
+        return replace(result, message=f"download: {entry.uri}: {result.message}")
 
 
 def file_stem(video_id: str) -> str:
@@ -306,8 +305,6 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
         if isinstance(cause, HTTPError):
             status: Status = "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
             return DownloadResult(status, f"http_{cause.status}", message)
-        if isinstance(cause, GeoRestrictedError):
-            return DownloadResult("unavailable", "region", message)
         if isinstance(cause, UnsupportedError):
             return DownloadResult("not_video", "not_video", message)
     words = " ".join(map(str, causes)).lower()

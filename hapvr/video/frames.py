@@ -1,4 +1,4 @@
-"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars and noise."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars, noise and perceptual hashes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ MAX_ASPECT = 8
 
 SAMPLED_FRAMES = 8
 """Frames, spread evenly, in which bars are looked for."""
+
+HASH_VERSION = 1
+"""Of the perceptual hashes: the pHash of Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010,
+section 3.2.1, on the picture without black bars. It changes with the hash of the same frame."""
+NO_HASH = 0
+"""The hash of a frame that shows nothing; half of the bits of any other are set."""
+HASH_SIDE_PX = 32
+Hashes = NDArray[np.uint64]
+"""They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a network makes of that, and nothing
+that does (crops, flips, pictures in pictures). Exact copies differ in a few bits, unrelated frames in about 32."""
+
+# the eight lowest frequencies of each direction make bits, but for the constant one
+_FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(HASH_SIDE_PX)
+_COSINES = np.sqrt(2 / HASH_SIDE_PX) * np.cos(np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * HASH_SIDE_PX))
 
 
 def display_size(
@@ -153,3 +167,40 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     # scaling mixes a bar into the rows next to it: a letterboxed copy must not gain by rounding
     first, last = first + 2 * (first > 0), last - 2 * (last < len(rows))
     return (first, last) if first < last else (0, len(rows))
+
+
+def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None), slice(None))) -> Hashes:
+    """[T], the hashes of the frames of one video, whose bars are the same throughout. part: rows and columns that are hashed."""
+    box = content_box([luma(jpeg)[part] for jpeg in spread(jpegs, SAMPLED_FRAMES)])
+    return np.array([picture_hash(luma(jpeg)[part], box) for jpeg in jpegs], np.uint64)
+
+
+def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
+    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: what of it shows
+    something, as `content_box` says."""
+    height, width = grey.shape
+    left, top, right, bottom = box
+    area = (left * width, top * height, right * width, bottom * height)
+    small = Image.fromarray(grey).resize((HASH_SIDE_PX, HASH_SIDE_PX), Image.Resampling.BOX, box=area)
+    coefficients = (_COSINES @ np.asarray(small, np.float64) @ _COSINES.T).ravel()
+    if np.median(np.abs(coefficients)) < 12:  # noise would decide the bits
+        return NO_HASH
+    return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
+
+
+def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
+    """How many different pictures two videos [T] and [T'] share at one offset: those of the reference whose hashes are within
+    `radius` bits of the query's. A still scene is one picture, however many frames show it."""
+    near = (
+        (np.bitwise_count(query[:, None] ^ reference) <= radius) & (query != NO_HASH)[:, None] & (reference != NO_HASH)
+    )
+    rows, columns = np.nonzero(near)
+    most = 0
+    for offset in np.unique(columns - rows):
+        shown = reference[columns[columns - rows == offset]]
+        pictures = shown[:1]
+        for one in shown[1:]:
+            if np.bitwise_count(pictures ^ one).min() > radius:
+                pictures = np.append(pictures, one)
+        most = max(most, len(pictures))
+    return most

@@ -24,10 +24,11 @@ class FilesSource(Settings):
     split: Split = "train"
 
 
-class DemoCorpusSource(Settings):
-    """The generated, labelled corpus; becomes the sources NAME-train, NAME-validation and NAME-test."""
+class NamedSource(Settings):
+    """`demo_corpus`: the generated, labelled corpus; becomes the sources NAME-train, NAME-validation and NAME-test.
+    `benchmark`: all videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is its name."""
 
-    kind: Literal["demo_corpus"]
+    kind: Literal["demo_corpus", "benchmark"]
     name: SourceName
 
 
@@ -45,14 +46,7 @@ class OwnVideosSource(Settings):
     """of the held-out clips; `hard`: each is altered by several strong edits at once"""
 
 
-class BenchmarkSource(Settings):
-    """All videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is the benchmark's."""
-
-    kind: Literal["benchmark"]
-    name: SourceName
-
-
-Source = Annotated[FilesSource | DemoCorpusSource | OwnVideosSource | BenchmarkSource, Field(discriminator="kind")]
+Source = Annotated[FilesSource | NamedSource | OwnVideosSource, Field(discriminator="kind")]
 
 
 class SamplingConfig(Settings):

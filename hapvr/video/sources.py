@@ -22,7 +22,6 @@ VIDEO_SUFFIXES = frozenset({
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
@@ -35,16 +34,8 @@ class ManifestEntry:
     uri: str
 
 
-@dataclass(frozen=True)
-class ScanResult:
-    """entries: sorted by video id. num_ignored: files whose suffix is not a video's."""
-
-    entries: tuple[ManifestEntry, ...]
-    num_ignored: int
-
-
-def scan_folder(root: Path, *, source: str) -> ScanResult:
-    """All videos below a folder, by suffix; whatever is inside a file with a video's suffix is judged later, as a row.
+def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
+    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row.
 
     Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
     if a folder is missing or cannot be read, or if there is no video.
@@ -63,11 +54,10 @@ def scan_folder(root: Path, *, source: str) -> ScanResult:
         # unlike Path.resolve, realpath takes links that point at each other in a circle
         found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
-    num_ignored = len(found) - len(videos)
     if not videos:
-        others = f"only {num_ignored} other files" if num_ignored else "it is empty"
+        others = f"only {len(found)} other files" if found else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
-    return ScanResult(entries_of_files(videos, root=root, source=source), num_ignored)
+    return entries_of_files(videos, root=root, source=source)
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
@@ -80,7 +70,7 @@ def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple
     entries: dict[str, ManifestEntry] = {}
     # of names that are equal in normal form, the one that is in this form comes first and has the plain id
     for name in sorted(names, key=lambda text: (not unicodedata.is_normalized("NFC", text), text)):
-        readable = _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), name)
+        readable = _CONTROLS_OR_SURROGATES.sub(lambda found: found[0].encode("unicode_escape").decode(), name)
         video_id = f"{source}/{unicodedata.normalize('NFC', readable)}"
         if len(video_id) > MAX_ID_LENGTH or video_id in entries:
             video_id = _shortened(video_id, name)
@@ -107,18 +97,13 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     entries: dict[str, ManifestEntry] = {}
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         try:
-            entry = _list_entry(row.get("video_id"), row.get("url"), source=source)
+            entry = list_entry(row.get("video_id"), row.get("url"), source=source)
             known = entries.setdefault(entry.video_id, entry)
             if known.uri != entry.uri:
                 raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
     return tuple(entries.values())
-
-
-def entries_of_youtube_ids(video_ids: Iterable[str], *, source: str) -> tuple[ManifestEntry, ...]:
-    """Entries of YouTube ids, in their order. Raises DataError naming one that is none."""
-    return tuple(_list_entry(video_id, None, source=source) for video_id in video_ids)
 
 
 def is_remote(uri: str) -> bool:
@@ -158,7 +143,8 @@ def _shortened(video_id: str, name: str) -> str:
     return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
 
 
-def _list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
+def list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
+    """The entry of a row of a list. Raises DataError where neither value names a video."""
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
     if not (_URL.fullmatch(link) if link else _YOUTUBE_ID.fullmatch(name)):

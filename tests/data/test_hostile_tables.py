@@ -95,7 +95,12 @@ def test_the_data_of_a_shard(tmp_path: Path) -> None:
         with root.write(shard.index_name) as stream:
             write_table(index.replace_schema_metadata(metadata), stream)
         with pytest.raises(DataError, match=shard.data_name):
-            FeatureFile(Shard(root, STAGE, "s")).read("a")
+            read_all(FeatureFile(Shard(root, STAGE, "s")))
+
+
+def read_all(file: FeatureFile) -> None:
+    file.times("a")
+    file.regions("a")
 
 
 def test_names_that_leave_the_data_root_are_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Maker:
             yield self.entry(video_id)
 
     def entry(self, video_id: str) -> VideoEntry:
-        return VideoEntry(index_row(video_id, 2), feature_columns(video_id, [0.0, 1.0], np.full((2, 3, 4), self.value)))
+        return index_row(video_id, 2), feature_columns(video_id, [0.0, 1.0], np.full((2, 3, 4), self.value))
 
 
 def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = "features") -> ShardRecipe:
@@ -54,7 +54,7 @@ def build(
 
 def values(shard: Shard) -> dict[str, float]:
     file = FeatureFile(shard)
-    return {row["video_id"]: float(file.read(row["video_id"])[0].mean()) for row in shard.index().iter_rows(named=True)}
+    return {row["video_id"]: float(file.regions(row["video_id"]).mean()) for row in shard.index().iter_rows(named=True)}
 
 
 def test_a_finished_shard_is_left_alone(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:
         ("second", True, 2, 1),
         ("first", True, 2, 1),
     ]
-    assert FeatureFile(second.shard).read("b")[0].mean() == 6
+    assert FeatureFile(second.shard).regions("b").mean() == 6
     root.delete(first.shard.index_name)
     assert [result.done for result in build_shards([second, first], num_videos=2, make=make)] == [False, True]
     assert asked == [["second", "first"], ["first"]]

@@ -77,7 +77,7 @@ def test_any_row_groups_read_as_the_whole_file(
         wanted = values[ends[number] - lengths[number] : ends[number]]
         first, last = sorted(order.choices(range(lengths[number] + 1), k=2))
         assert np.array_equal(stored.regions(f"v{number}", first, last), wanted[first:last])
-        found, times = stored.read(f"v{number}")
+        found, times = stored.regions(f"v{number}"), stored.times(f"v{number}")
         assert np.array_equal(found, wanted)
         assert found.flags.owndata
         assert found.flags.writeable

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.demo.corpus import make_demo_corpus
-from hapvr.demo.output import write_mp4
+from hapvr.demo.corpus import make_demo_corpus, write_mp4
 from tests.conftest import write_sound
 
 

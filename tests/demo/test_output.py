@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.demo.output import prepare_folder
+from hapvr.demo.corpus import prepare_folder
 from hapvr.errors import DataError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hapvr.demo.output import write_mp4
+from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import build_network, save_network
 from hapvr.model.network import SimilarityNetwork

@@ -20,7 +20,7 @@ from hapvr.search import index as index_module
 from hapvr.search.hashes import RADIUS, HashIndex
 from hapvr.search.index import FrameIndex
 from hapvr.seeding import numpy_rng
-from hapvr.video.hashes import NO_HASH, distances
+from hapvr.video.frames import NO_HASH
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
 
 
@@ -287,7 +287,7 @@ def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
         {"video_id": [f"v{row}" for row in range(300)], "second": np.zeros(300, np.float32), "hash": stored}
     )
     found = HashIndex(frames).search(asked, k)
-    away = distances(asked[:, None], stored[None])
+    away = np.bitwise_count(asked[:, None] ^ stored[None])
     for query in range(20):
         near: list[int] = (
             np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist() if asked[query] else []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hapvr.demo.output import write_mp4
+from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.search.marks import mark

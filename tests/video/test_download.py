@@ -206,7 +206,7 @@ def test_download_video_refuses_local_paths(tmp_path):
         ),
         (ExtractorError("Video unavailable. This video has been removed", expected=True), ("unavailable", "gone")),
         (ExtractorError("Sign in to confirm your age", expected=True), ("unavailable", "gone")),
-        (GeoRestrictedError("blocked in your country"), ("unavailable", "region")),
+        (GeoRestrictedError("blocked in your country"), ("unavailable", "gone")),
         (ExtractorError("Sign in to confirm you're not a bot", expected=True), ("failed", "network")),
         (OSError("connection reset"), ("failed", "network")),
     ],

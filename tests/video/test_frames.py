@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hapvr.demo.output import write_mp4
+from hapvr.demo.corpus import write_mp4
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import MAX_ASPECT, content_area, display_frame, display_size, encode_jpeg
 from tests.conftest import write_clip

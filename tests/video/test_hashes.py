@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hapvr.seeding import numpy_rng
-from hapvr.video.frames import encode_jpeg
-from hapvr.video.hashes import NO_HASH, SIDE_PX, distances, frame_hashes, picture_hash, same_pictures
+from hapvr.video.frames import HASH_SIDE_PX, NO_HASH, encode_jpeg, frame_hashes, picture_hash, same_pictures
 from tests.scorer.bundles import scene
 
 LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
@@ -18,14 +17,14 @@ def grey(seed: int) -> NDArray[np.uint8]:
 
 
 def bits(first: int, second: int) -> int:
-    return int(distances(np.array([first], np.uint64), np.array([second], np.uint64))[0])
+    return (first ^ second).bit_count()
 
 
 def test_the_hash_is_the_sign_of_low_frequencies_against_their_median() -> None:
     """A loop over the definition of the cosine transform."""
-    small = numpy_rng(0, "hash").integers(0, 256, (SIDE_PX, SIDE_PX)).astype(np.uint8)
-    places = np.arange(SIDE_PX)
-    waves = [np.cos(np.pi * k * (2 * places + 1) / (2 * SIDE_PX)) for k in range(1, 9)]
+    small = numpy_rng(0, "hash").integers(0, 256, (HASH_SIDE_PX, HASH_SIDE_PX)).astype(np.uint8)
+    places = np.arange(HASH_SIDE_PX)
+    waves = [np.cos(np.pi * k * (2 * places + 1) / (2 * HASH_SIDE_PX)) for k in range(1, 9)]
     wanted = np.array([(small * np.outer(down, across)).sum() for down in waves for across in waves])
     signs = "".join("1" if one > np.median(wanted) else "0" for one in wanted)
     assert picture_hash(small) == int(signs, 2)
@@ -47,10 +46,10 @@ def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
     noisy = [np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8) for one in pictures]
     barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
     for edited in (noisy, barred):
-        assert distances(own, frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
+        assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
     flipped = frame_hashes([encode_jpeg(np.ascontiguousarray(one[:, ::-1])) for one in pictures])
-    assert distances(own, flipped).min() > 10
-    assert np.median(distances(own[:, None], own[None])[~np.eye(6, dtype=bool)]) > 20
+    assert np.bitwise_count(own ^ flipped).min() > 10
+    assert np.median(np.bitwise_count(own[:, None] ^ own[None])[~np.eye(6, dtype=bool)]) > 20
 
 
 @given(st.integers(0, 63), st.integers(0, 2**64 - 1))

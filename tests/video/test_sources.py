@@ -24,16 +24,15 @@ def touch(folder, *names):
 
 
 def ids(result):
-    return [entry.video_id for entry in result.entries]
+    return [entry.video_id for entry in result]
 
 
 def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
-    """All depths, any case of suffix; other files are reported, hidden ones are not."""
+    """All depths, any case of suffix; other and hidden files are none."""
     touch(tmp_path, "b.mp4", "a/c.MKV", "a/b/d.webm", "README.md", "a/notes.txt", ".hidden.mp4", ".cache/e.mp4", "bare")
     result = scan_folder(tmp_path, source="s")
     assert ids(result) == ["s/a/b/d.webm", "s/a/c.MKV", "s/b.mp4"]
-    assert result.num_ignored == 3
-    assert [entry.uri for entry in result.entries] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
+    assert [entry.uri for entry in result] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
@@ -44,7 +43,7 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     touch(tmp_path, "looks\\xfe.mp4")
-    entries = scan_folder(tmp_path, source="s").entries
+    entries = scan_folder(tmp_path, source="s")
     assert [entry.video_id for entry in entries] == ["s/bad\\xff.mp4", "s/looks\\xfe.mp4"]
     found = [path_of_text(entry.uri) for entry in entries]
     assert [os.fsencode(path.name) for path in found] == [b"bad\xff.mp4", b"looks\\xfe.mp4"]
