@@ -41,6 +41,7 @@ def _show_version(made: Made) -> dg.MaterializeResult:
             "digest": digest,
             "model_card": dg.MetadataValue.md(result.card),
             **({"comparison": _comparison(decision)} if decision.verdict else {}),
+            **({"calibration": metadata.figure(result.figure)} if result.figure else {}),
         },
         data_version=dg.DataVersion(digest),
         check_results=_checks(decision),

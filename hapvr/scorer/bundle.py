@@ -24,8 +24,7 @@ from pydantic import BaseModel, Field
 from hapvr import __version__
 from hapvr.errors import FULL_HINT, DamagedError, DataError, MissingPartError, is_installed, on_processor
 from hapvr.files import file_sha256, read_json_as, write_atomic
-from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE
-from hapvr.model.checkpoint import read_description as read_network
+from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import BackboneConfig, Precision
 from hapvr.provenance import Provenance

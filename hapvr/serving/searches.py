@@ -19,8 +19,7 @@ from pydantic import BaseModel, Field, model_validator
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.match import SCHEMA, Part, SearchAnswer, answer_table
-from hapvr.search.match import Query as SearchQuery
+from hapvr.search.match import SCHEMA, Part, Query as SearchQuery, SearchAnswer, answer_table
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import Job

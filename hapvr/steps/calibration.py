@@ -6,13 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
+from matplotlib.figure import Figure
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.ranking import relevant_and_irrelevant
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureStore
+from hapvr.benchmark.report import BLUE, GREY
+from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.demo.edits import ALL_EDITS
@@ -89,6 +91,21 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
 def broadest_task(definition: BenchmarkDefinition) -> Task:
     """The task with the most kinds of relevant labels, the first of equals."""
     return max(definition.tasks, key=lambda task: len(task.positives))
+
+
+def calibration_figure(calibration: Calibration) -> Figure:
+    """The probability by similarity, and the precision that pairs at and above each threshold have."""
+    figure, similarity = Figure(figsize=(5, 4.5), layout="constrained"), np.linspace(-1, 1, 201)
+    axes = figure.subplots()
+    axes.plot(
+        similarity, [calibration.probability(one) for one in similarity], color=BLUE, label="probability of a match"
+    )
+    reached = [(one.similarity, one.found) for one in calibration.thresholds if one.similarity is not None]
+    axes.plot(*np.reshape(reached, (-1, 2)).T, "o", color=GREY, label="precision at and above a threshold")
+    counts = f"{calibration.num_matches:,} matches, {calibration.num_others:,} others"
+    axes.set(xlabel="similarity", ylim=(-0.02, 1.02), title=f"{counts}; Brier score {calibration.brier:.4f}")
+    axes.legend(loc="upper left", fontsize="small")
+    return figure
 
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:

@@ -19,8 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, feature_columns, fields
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import frames_digest
+from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, index_row
@@ -29,8 +28,14 @@ from hapvr.files import file_sha256
 from hapvr.model.settings import extras_rows
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
-from hapvr.networks.whitening import STAGE as WHITENING_STAGE
-from hapvr.networks.whitening import Whitening, fit_whitening, load_whitening, save_whitening, whitening_provenance
+from hapvr.networks.whitening import (
+    STAGE as WHITENING_STAGE,
+    Whitening,
+    fit_whitening,
+    load_whitening,
+    save_whitening,
+    whitening_provenance,
+)
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng

@@ -23,8 +23,7 @@ from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
-from hapvr.search.collection import FOLDER as SEARCH
-from hapvr.search.collection import model_place
+from hapvr.search.collection import FOLDER as SEARCH, model_place
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureStore
+from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.model.checkpoint import load_network
@@ -27,7 +27,7 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.torch_networks import NotExported, write_onnx
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline, searches_text, write_run_bundle
-from hapvr.steps.calibration import calibrate, fit_on_validation
+from hapvr.steps.calibration import calibrate, calibration_figure, fit_on_validation
 from hapvr.steps.evaluation import BASELINE, TRAINED, Decision, make_decision, stored_scores
 from hapvr.steps.project import Project
 from hapvr.steps.quality import video_status
@@ -45,7 +45,7 @@ CHECKED_FRAMES = 6
 @dataclass(frozen=True)
 class Registration:
     """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
-    metrics, in [0, 1]; card: Markdown; warning: why not to believe it, or ""."""
+    metrics, in [0, 1]; card: Markdown; warning: why not to believe it, or ""; figure: of the calibration, None without one."""
 
     run: TrainingRun
     name: str
@@ -55,6 +55,7 @@ class Registration:
     target: float
     card: str
     warning: str
+    figure: Figure | None
 
 
 def make_registered_model(
@@ -91,10 +92,13 @@ def make_registered_model(
     version = register_bundle(
         tracker, name, bundle, key=training.key, run_name=run_name, params={}, tags=lineage, target=target
     )
+    figure = None if calibration is None else calibration_figure(calibration)
+    if figure is not None:
+        tracker.client.log_figure(training.mlflow_run_id, figure, "figures/calibration.png")
     decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
     tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
-    return Registration(training, name, version, decision, bundle, target, card, warning)
+    return Registration(training, name, version, decision, bundle, target, card, warning, figure)
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:

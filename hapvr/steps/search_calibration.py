@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import collection_shards
+from hapvr.data.features import STAGE as FEATURES_STAGE, collection_shards
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.features import FeatureFile, collection_shards, without_extras
+from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, frame_columns, index_row

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
 from hapvr.files import digest_of
-from hapvr.model.checkpoint import read_description as read_network
-from hapvr.model.checkpoint import scoring_settings, weights_sha256
+from hapvr.model.checkpoint import read_description as read_network, scoring_settings, weights_sha256
 from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord

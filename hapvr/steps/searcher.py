@@ -21,8 +21,7 @@ from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
-from hapvr.search.engine import FORMAT as SCORES_FORMAT
-from hapvr.search.engine import SearchEngine
+from hapvr.search.engine import FORMAT as SCORES_FORMAT, SearchEngine
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.settings import ServingConfig

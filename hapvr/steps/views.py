@@ -16,8 +16,7 @@ import torch
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
 from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEW_INDEX_COLUMNS, VIEWS_STAGE, view_fields
-from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import frames_digest
+from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.errors import DataError

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor
-from torch import distributed as dist
+from torch import Tensor, distributed as dist
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
@@ -19,8 +18,7 @@ from hapvr.augment.views import ViewPlan, choose_donor, donor_groups
 from hapvr.config import Config
 from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.filesystem import DataRoot, allow_open_files
-from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.frames import FrameFile
+from hapvr.data.frames import STAGE as FRAMES_STAGE, FrameFile
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras

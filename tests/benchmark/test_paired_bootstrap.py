@@ -3,8 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.paired_bootstrap import Difference, compare, decide

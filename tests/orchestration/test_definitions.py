@@ -6,8 +6,7 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
-from hapvr.chain import CHAIN
-from hapvr.chain import JOBS as CHAIN_JOBS
+from hapvr.chain import CHAIN, JOBS as CHAIN_JOBS
 from pipelines.automation import ON_REQUEST, ONE_AT_A_TIME, jobs
 from pipelines.definitions import defs
 from pipelines.ui import GROUPS

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import FIRST, LATER, DuplicatePair, GroupMember, group_copies, same_course, write_plan

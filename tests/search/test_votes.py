@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hapvr.search.votes import Candidate, unite, vote
 from hapvr.seeding import numpy_rng

@@ -8,16 +8,14 @@ import pytest
 
 from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
-from hapvr.search.marks import PLACE as MARKS_PLACE
-from hapvr.search.marks import mark
+from hapvr.search.marks import PLACE as MARKS_PLACE, mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import STAGE as WATCH_STAGE
-from hapvr.steps.watch_lists import make_watch_matches
+from hapvr.steps.watch_lists import STAGE as WATCH_STAGE, make_watch_matches
 from hapvr.upkeep import repair, verify_root
 from tests.steps.search_projects import copied
 

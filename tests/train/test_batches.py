@@ -11,8 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hapvr.augment.views import GROUP_VIDEOS, ViewPlan, plan_cached_views
 from hapvr.config import EvaluationConfig

@@ -1,8 +1,7 @@
 """Perceptual hashes: what they are, what they survive, and which pictures have none."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from hapvr.seeding import numpy_rng
