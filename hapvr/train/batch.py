@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +27,6 @@ from hapvr.networks.backbone import load_teacher, pseudo_labels
 from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.whitening import load_whitening
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
@@ -137,10 +137,18 @@ class CachedViews(BatchSource):
     The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in
     one batch, see `BatchSampler`, so that they are positives of each other there.
 
-    Raises DataError without training videos, with a single one, and where views and embeddings do not belong together.
+    copies: see `look_alikes`. Raises DataError without training videos, with a single one, and where views and embeddings do
+    not belong together.
     """
 
-    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+    def __init__(
+        self,
+        root: DataRoot,
+        shard_keys: Sequence[str],
+        config: Config,
+        fabric: Fabric,
+        copies: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__(root, shard_keys, config, fabric)
         self._shard_of: dict[str, int] = {}
         self._num_frames = {}
@@ -168,8 +176,6 @@ class CachedViews(BatchSource):
             means = {
                 name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
             }
-            found = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
-            copies = dict(zip(*found.to_pydict().values(), strict=True))
             groups = look_alikes(groups, means, copies=copies, size=config.train.batch_videos)
         self._start(self._shard_of, groups=groups)
 

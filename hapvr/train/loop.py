@@ -46,9 +46,10 @@ Validate = Callable[[VideoNetwork], Mapping[str, float]]
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    data: digests of what it reads; a checkpoint of other data is refused. validate: network -> metrics, of which
-    "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first
-    step; its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for unusable data.
+    data: digests of what it reads; a checkpoint of other data is refused. copies: see `look_alikes`. validate: network ->
+    metrics, of which "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0
+    with the first step; its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError
+    for unusable data.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Trainer:
         data: Mapping[str, str],
         folder: Path,
         fabric: Fabric,
+        copies: Mapping[str, str],
         validate: Validate | None = None,
         open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
@@ -68,7 +70,10 @@ class Trainer:
         self._validate, self._open_loggers = validate, open_loggers
         self._loggers: Sequence[Logger] = ()
         self._started = 0.0
-        self._source = (CachedViews if settings.source == "cached_views" else OnlineViews)(root, shards, config, fabric)
+        online = settings.source == "online"
+        self._source = (
+            OnlineViews(root, shards, config, fabric) if online else CachedViews(root, shards, config, fabric, copies)
+        )
         self.network = build_network(
             settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
         )

@@ -43,6 +43,7 @@ def run(
         data=data_digests(replace(project, config=config), shards),
         folder=folder,
         fabric=cpu(),
+        copies={},
         validate=validate,
         open_loggers=lambda first_step: [History(folder, first_step=first_step)],
     ).fit()
