@@ -44,11 +44,7 @@ PREFIXES = (
 """What tensor names of the releases begin with, what replaces it here, and the release, where it tells. "s2vs" includes the
 fine-grained students of DnS, which have the same names."""
 
-LAST_LAYERS = {
-    "comparator.fconv.": "comparator.output.",
-    "topic.fconv.": "topic.last.",
-    "topic.aconv.": "topic.join.",
-}
+LAST_LAYERS = {"comparator.fconv.": "comparator.output.", "topic.fconv.": "topic.last.", "topic.aconv.": "topic.join."}
 
 IGNORED = (
     *("cnn.", "feature_extractor.", "normalizer."),
