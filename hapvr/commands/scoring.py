@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from hapvr.commands.terminal import default_collection, open_project, progress_bar, show
 from hapvr.errors import DataError
+from hapvr.files import require_regular
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def expand(names: list[str]) -> list[str]:
             if "://" not in name and path.is_dir():
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
             elif "://" not in name and path.stat() and path.suffix.lower() == ".txt":
+                require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
                 inside = [line for line in lines if line and not line.startswith("#")]
         except (OSError, ValueError) as error:
