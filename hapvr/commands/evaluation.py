@@ -41,6 +41,8 @@ def evaluate(
     if any(scoring) if similarities is not None else features is None or model is None:
         both = "both --features DIR and --model MODEL, with which --out and --normalize go"
         raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
+    if out is not None and out.suffix.lower() != ".parquet":
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in .parquet")
     definition = load_definition(benchmark)
     title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
