@@ -74,10 +74,8 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
             made |= {"shard_videos": 64, "whitening": {"dims": 256, "max_regions": 20_000}}
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
         stored = root / FOLDERS_FILE
-        sources: list[dict[str, Any]] = []
-        if stored.exists():
-            known = load_config(stored, overrides={"name": "collection"}).sources
-            sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
+        known = load_config(stored, overrides={"name": "collection"}).sources if stored.exists() else ()
+        sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
         for folder in added:
             if any(source.get("path") == str(folder) for source in sources):
                 continue
