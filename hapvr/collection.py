@@ -6,6 +6,7 @@ configuration file, and Dagster's chain trains on the same data.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ import yaml
 from filelock import FileLock
 
 from hapvr.chain import CHAIN, shards_of
+from hapvr.config_file import VARIABLE, load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
@@ -49,19 +51,25 @@ class Collection:
 def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is decoded yet.
 
-    Raises ArgumentError for a path that is no folder, for one inside the data root or around it, and where `root` is a
-    configuration file; DataError for a folder without videos.
+    Raises ArgumentError for a path that is no folder, for one inside the data root or around it, for one that a configuration
+    cannot name or that COLLECTION_FILE leaves out, and where `root` is a configuration file; ConfigError for damaged files;
+    DataError for a folder without videos.
     """
-    root = root.resolve()
-    if root.suffix in (".yaml", ".yml"):
-        raise ArgumentError(f"{root} is a configuration; for a collection name a data root with --data")
-    for folder in folders:
+    root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that point at each other in a circle
+    if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
+        raise ArgumentError(
+            f"{root} is a configuration or an address; for a collection name a local folder with --data"
+        )
+    added = [folder.resolve() for folder in folders]
+    for folder in added:
         if not folder.is_dir():
             raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
-        place = folder.resolve()
-        if place == root or root in place.parents or place in root.parents:
+        if folder == root or root in folder.parents or folder in root.parents:
             raise ArgumentError(f"{folder} and the data root {root} lie in each other; choose another with --data")
-        scan_folder(place, source="videos")
+        scan_folder(folder, source="videos")
+    for name in map(str, (root, *added)):  # `${NAME}` would be replaced, and YAML folds some line ends
+        if VARIABLE.search(name) or yaml.safe_load(yaml.safe_dump(name, allow_unicode=True)) != name:
+            raise ArgumentError(f"{name} would be read from a configuration as another name; rename the folder")
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
     with FileLock(root / f".{COLLECTION_FILE}.lock"):
@@ -74,9 +82,10 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
             made |= {"shard_videos": 64, "whitening": {"dims": 256, "max_regions": 20_000}}
             _write(file, made, "A collection of `hapvr index add`; edit it as any other configuration.")
         stored = root / FOLDERS_FILE
-        sources = yaml.safe_load(stored.read_text(encoding="utf-8"))["sources"] if stored.is_file() else []
-        for folder in (one.resolve() for one in folders):
-            if any(source["path"] == str(folder) for source in sources):
+        known = load_config(stored, overrides={"name": "collection"}).sources if stored.exists() else ()
+        sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
+        for folder in added:
+            if any(source.get("path") == str(folder) for source in sources):
                 continue
             if (moved := _moved(root, sources, folder)) is not None:
                 moved["path"] = str(folder)
@@ -88,7 +97,10 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
         _write(stored, {"sources": sources}, "The folders of the collection, written by `hapvr index add`.")
-    return Project.open(root)
+    project = Project.open(root)
+    if lost := set(map(str, added)).difference(str(getattr(one, "path", "")) for one in project.config.sources):
+        raise ArgumentError(f"{file} has sources of its own, so {min(lost)} is not read; name it there")
+    return project
 
 
 def update_collection(project: Project, bar: Callable[[str], AbstractContextManager[Progress]]) -> Collection:
@@ -137,7 +149,7 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
     """The source whose folder is gone, from a place that is still there, and of which a video is in this one."""
     data = DataRoot(root)
     for source in sources:
-        before = Path(source["path"])
+        before = Path(source.get("path", "."))  # a user may have added a source without one
         if before.exists() or not before.parent.exists():
             continue
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]

@@ -32,7 +32,10 @@ class _Loader(yaml.SafeLoader):
         self.aliases += self.check_event(yaml.AliasEvent)
         if self.aliases > 16:
             raise yaml.YAMLError("more than 16 aliases (*); write the values out")
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 18:
+            raise yaml.YAMLError(f"{node.value:.40} is no number of at most 18 digits")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)

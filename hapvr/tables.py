@@ -119,11 +119,17 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
 
 
 def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:
-    """A line of names, and a line for each row, whose values are in the order of the names."""
+    """A line of names, and a line for each row, whose values are in the order of the names. A text that a spreadsheet would
+    take for a formula gets a quote before it."""
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+            return f"'{value}"
+        return str(value).lower() if isinstance(value, bool) else value
+
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
-    for row in rows:
-        writer.writerow(str(value).lower() if isinstance(value, bool) else value for value in row.values())
+    writer.writerows(map(cell, row.values()) for row in rows)
 
 
 def _checksum(table: pa.Table) -> str:

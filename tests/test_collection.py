@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
-from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.errors import HapvrError
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
@@ -74,14 +74,22 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
         (".", "lie in each other"),
         ("empty", "no videos"),
         ("photos", "no videos"),
+        ("${HOME}", "would be read from a configuration as another name"),
+        ("a\x85b", "would be read from a configuration as another name"),
+        ("clips", r"collection.yaml has sources of its own, so .*/clips is not read"),
+        ("damaged", r"folders.yaml is not valid: sources"),
     ],
 )
 def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> None:
-    for name in ("root/inside", "empty", "photos"):
+    for name in ("root/inside", "empty", "photos", "${HOME}", "a\x85b", "clips", "damaged"):
         (tmp_path / name).mkdir(parents=True)
-    write_clip(tmp_path / "root" / "inside" / "a.mp4", seed=0, seconds=1)
+        if name not in ("empty", "photos"):
+            write_clip(tmp_path / name / "a.mp4", seed=0, seconds=1)
+    (tmp_path / "root" / "collection.yaml").write_text("name: x\nsources: [{kind: folder, name: a, path: a}]\n")
+    if folder == "damaged":
+        (tmp_path / "root" / "folders.yaml").write_text("sources: 5")
     (tmp_path / "photos" / "a.jpg").write_bytes(b"a picture")
-    with pytest.raises((ArgumentError, DataError), match=said):
+    with pytest.raises(HapvrError, match=said):
         add_folders(tmp_path / "root", [tmp_path / folder])
 
 

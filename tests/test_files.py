@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from hapvr.benchmark.hdf5 import survey_hdf5
 from hapvr.config_file import load_config
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
 from hapvr.serving.service import read_tokens
@@ -41,6 +42,7 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
         (load_config, ConfigError),
         (survey_hdf5, DamagedError),
         (read_tokens, ConfigError),
+        (lambda path: DataRoot(path.parent).open(path.name), DataError),
     ]
     for read, error in readers:
         with pytest.raises(error, match=r"no(t a)? (regular )?file"):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hapvr.data.filesystem import DATA_ERRORS, read_schema_metadata
-from hapvr.tables import MAX_USER_BYTES, read_table, read_user_table, write_table
+from hapvr.tables import MAX_USER_BYTES, read_table, read_user_table, write_csv, write_table
 
 FIELDS = [
     pa.field("video_id", pa.string(), nullable=False),
@@ -70,3 +70,10 @@ def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path) -> 
                           ("bomb.parquet", "holds more"), ("none.csv", "No such file")):  # fmt: skip
         with pytest.raises((OSError, ValueError), match=problem):
             read_user_table(tmp_path / name)
+
+
+def test_no_text_is_a_formula_of_a_spreadsheet() -> None:
+    """A file may be called so; numbers stay numbers."""
+    file = io.StringIO()
+    write_csv(["name", "number"], [{"name": begin + "1", "number": -1} for begin in "=+-@"], file)
+    assert file.getvalue() == "name,number\n'=1,-1\n'+1,-1\n'-1,-1\n'@1,-1\n"

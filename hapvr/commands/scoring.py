@@ -13,6 +13,7 @@ from typer import Argument, Option
 
 from hapvr.commands.terminal import Verbs, default_collection, open_project, progress_bar, show
 from hapvr.errors import ArgumentError, DataError
+from hapvr.files import require_regular
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def expand(names: list[str]) -> list[str]:
             if "://" not in name and path.is_dir():
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
             elif "://" not in name and path.stat() and path.suffix.lower() == ".txt":
+                require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
                 inside = [line for line in lines if line and not line.startswith("#")]
         except (OSError, ValueError) as error:
@@ -187,6 +189,8 @@ def evaluate(
     if any(scoring) if similarities is not None else features is None or model is None:
         both = "both --features DIR and --model MODEL, with which --out and --normalize go"
         raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
+    if out is not None and out.suffix.lower() != ".parquet":
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in .parquet")
     definition = load_definition(benchmark)
     title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:

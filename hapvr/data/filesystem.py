@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, write_atomic
+from hapvr.files import PART_SUFFIX, require_regular, write_atomic
 from hapvr.settings import first_line
 
 Value = TypeVar("Value")
@@ -103,6 +103,8 @@ class DataRoot:
         """A random access file to read. Raises DataError where it does not exist."""
         hint = "Run the step that makes it first, or correct its permissions or the connection"
         with self._naming(f"{name} cannot be read", hint=hint):
+            if self.local is not None:
+                require_regular(Path(self.path(name)))  # a pipe would wait for its writer
             return self.filesystem.open_input_file(self.path(name))
 
     @contextmanager

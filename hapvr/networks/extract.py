@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.errors import DataError, on_processor
+from hapvr.errors import ConfigError, DataError, on_processor
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.packaged import PACKAGES, PackagedBackbone, packaged_backbone
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision
@@ -290,9 +290,9 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """`auto` is the first CUDA device where there is one."""
+    """`auto` is the first CUDA device where there is one. Raises ConfigError for `cuda` where there is none."""
     import torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, and torch finds no GPU that it can use; set device: auto, or cpu")
+    return torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")

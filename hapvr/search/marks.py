@@ -175,6 +175,8 @@ def content_of(root: DataRoot, name: str) -> str:
 
 def write_marks(marks: Marks, path: Path) -> None:
     """Write all marks, the oldest first: the two SHA-256, the verdict, names, when and by whom."""
+    if path.suffix.lower() != ".csv":
+        raise ArgumentError(f"--out is {str(path)!r:.200}; wanted a name that ends in .csv")
     rows = [(row.first, row.second, row.verdict, *row.names, row.since, row.by) for row in marks.rows()]
     with write_atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         write_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), file)

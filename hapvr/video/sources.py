@@ -94,6 +94,9 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
         raise DataError(
             f"source {source}: {path} is not a readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
         ) from error
+    if {"url", "video_id"}.isdisjoint(table.columns):
+        said = f"wanted columns `url`, `video_id` or both, got {', '.join(table.columns)!r:.120}"
+        raise DataError(f"source {source}: {path}: {said}; name them in the first line")
     entries: dict[str, ManifestEntry] = {}
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         try:

@@ -36,6 +36,7 @@ def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project
     model = save_network(network, tmp_path / "network", metadata={})
     benchmark = ("evaluate", "--benchmark", own_test)
     scored = (*benchmark, "--features", small_project.root.url, "--model", model, "--normalize", "own-train")
+    assert call(*scored, "--out", tmp_path / "clip.mp4").code == 2
     done = call(*scored, "--out", out, "--json")
     assert done.code == 0, done.error
     normalized = done.json["normalized"]

@@ -33,7 +33,7 @@ SETTINGS = ("k=[", "k=: :", "k=!!tag", "k=!!python/object:os.system", "k=\x01", 
             "sources.².path=x", "sources.99999999999999999999.path=x", "sources.0.path.x=1", "a..b=1", "k=" + "[" * 3000,
             "data_root=foo://x", "data_root=http://127.0.0.1/x", 'data_root="a\\0b"', "data_root=[1]", "shard_videos=NaN",
             "backbone.crop_px=64", f"k={BOMB}", "k=&a [*a]", "k=!!set {a}",
-            "k=!!binary aGFsbG8=", "sampling.fps=.nan")  # fmt: skip
+            "k=!!binary aGFsbG8=", "sampling.fps=.nan", "device=cuda")  # fmt: skip
 # Files of `damaged_files`, for the parameters of these names.
 FILES = {
     "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos", "bomb.yaml", "circle.yaml", *DEVICES),
@@ -44,6 +44,7 @@ FILES = {
     "file": ("cut.parquet", *DEVICES),
     "one": DEVICES,
     "query": DEVICES,
+    "queries": ("zero.txt", *DEVICES),
 }
 OWN_VALUES = {"--set": SETTINGS, "--run": ("abc\n", *HOSTILE)}
 
@@ -128,6 +129,7 @@ def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copytree(damaged_files, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bundles"))
     (tmp_path / "bundles").symlink_to(damaged_files / "bundles")
     (tmp_path / "videos").mkdir()
+    (tmp_path / "zero.txt").symlink_to("/dev/zero")
     write_settings(tmp_path / "config.yaml", small_settings(tmp_path / "videos", tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

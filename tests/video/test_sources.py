@@ -89,6 +89,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     ("text", "message"),
     [
         ("name\nx\n", "wanted columns `url`, `video_id`"),
+        ("http://host/a.mp4\n", "wanted columns `url`, `video_id` or both, got 'http://host/a.mp4'"),
         ("", "list.csv is not a readable CSV"),
         ("url\nfile:///etc/passwd\n", "row 1: wanted columns `url`, `video_id` or both"),
         ("url\nftp://host/a\n", "got 'ftp://host/a'"),
