@@ -39,7 +39,6 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
         pair_index=pairs,
         first_row=0,
         video_ids=tuple("aabbcc"),
-        view_index=torch.arange(6),
         source_ids=torch.tensor([[number // 2, -1] for number in range(6)]),
     )
     total, *_ = training(batch)
