@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psutil
 
-from hapvr.registry.client import run_page, version_page
-
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
@@ -62,12 +60,14 @@ class ProjectResource(dg.ConfigurableResource):
         """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
         from hapvr.steps.training import tracker_of
 
-        return dg.MetadataValue.url(run_page(self._mlflow(project), tracker_of(project).experiment_id, run_id))
+        return self._link(project, f"experiments/{tracker_of(project).experiment_id}/runs/{run_id}")
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
-        return dg.MetadataValue.url(version_page(self._mlflow(project), name, version))
+        return self._link(project, f"models/{name}/versions/{version}")
 
-    def _mlflow(self, project: "Project") -> str:
+    def _link(self, project: "Project", page: str) -> dg.MetadataValue:
+        # without the mode MLflow's pages show conversations first, and hide runs and models
         uri = project.config.tracking.uri or ""
-        return uri if uri.startswith("http") else self.mlflow_page
+        base = uri if uri.startswith("http") else self.mlflow_page
+        return dg.MetadataValue.url(f"{base.rstrip('/')}/#/{page}?workflowType=machine_learning")

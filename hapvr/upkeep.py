@@ -28,7 +28,7 @@ from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import SCORER_FILE, load_bundle
+from hapvr.scorer.bundle import load_bundle
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
@@ -200,10 +200,13 @@ def _check_training(root: DataRoot, key: str) -> None:
         if weights_sha256(folder / run_folder.NETWORK) != ended.weights_sha256:
             weights = folder / run_folder.NETWORK / WEIGHTS_FILE
             raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
+    elif (folder / run_folder.NETWORK).is_dir():  # of a baseline, or of a training that runs
+        read_description(folder / run_folder.NETWORK)
+        weights_sha256(folder / run_folder.NETWORK)
     for checkpoint in run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
         with suppress(FileNotFoundError):  # a training that runs removes old ones
             run_folder.read_checkpoint(checkpoint)
-    if (folder / "bundle" / SCORER_FILE).is_file():
+    if (folder / "bundle").is_dir():
         load_bundle(folder / "bundle")
 
 

@@ -26,8 +26,6 @@ CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
 SQLITE = "sqlite:///"
-PAGE_MODE = "?workflowType=machine_learning"
-"""Without it MLflow's pages show conversations first, and hide runs and models."""
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
@@ -139,16 +137,6 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 def is_absent(error: Any) -> bool:
     """Whether an MlflowException says that a model, an alias or a version is not there."""
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second is for an alias
-
-
-def run_page(base: str, experiment_id: str, run_id: str) -> str:
-    """Address of a run in MLflow's UI at `base`."""
-    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}{PAGE_MODE}"
-
-
-def version_page(base: str, name: str, version: int) -> str:
-    """Address of a version of a registered model."""
-    return f"{base.rstrip('/')}/#/models/{name}/versions/{version}{PAGE_MODE}"
 
 
 def database_of(tracking_uri: str) -> Path:

@@ -162,10 +162,11 @@ def group_copies(
             inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
             contained[around].add(inside)
 
-    def shows_more(one: str) -> bool:
-        return median(pair.asymmetry * (1 if one == pair.first else -1) for pair in near[one].values()) <= -MORE
-
-    edited = {one for one in near if metadata[one].noise >= NOISY or shows_more(one)}
+    more = {
+        one: median(-pair.asymmetry if one == pair.first else pair.asymmetry for pair in near[one].values())
+        for one in near
+    }
+    edited = {one for one in near if metadata[one].noise >= NOISY or more[one] >= MORE}
     free, members = set(near), list[GroupMember]()
 
     def order(one: str) -> tuple[bool, int, float, str, str]:

@@ -119,11 +119,6 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
     return (f"the index was made with {current.model}, and the champion is {champion}; {hint}",)
 
 
-def model_name(project: Project, named: str) -> str:
-    """`models:/NAME/VERSION` of a registered model, the name as it is of another."""
-    return pinned_uri(named, project.tracking_uri) if "@" in named and named.startswith(REGISTERED) else named
-
-
 def index_warning(project: Project) -> str:
     """What speaks against believing the model that the index names: that its weights are random, else ""; without an index,
     too."""

@@ -14,6 +14,7 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.files import file_sha256
 from hapvr.provenance import Provenance
+from hapvr.registry.client import pinned_uri
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
@@ -26,7 +27,7 @@ from hapvr.search.marks import read_marks
 from hapvr.search.match import Match, Part, Query, SearchAnswer, coverage, cut, printable, thin, verdict_of
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
-from hapvr.steps.search_model import index_bundle, model_name, registry_warnings
+from hapvr.steps.search_model import index_bundle, registry_warnings
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
@@ -91,6 +92,7 @@ class Searcher(SearchEngine):
         project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
         root, settings = project.root, project.config.search
         current = current_index(root)
+        named = model or current.model
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device)
         index = current.open(root, settings)
@@ -111,7 +113,7 @@ class Searcher(SearchEngine):
             indexed=index.shard_digests(),
             prior=min(share, ASKED_SHARE),
             follows_registry=model is None and current.model.startswith("models:/"),
-            model=model_name(project, model or current.model),
+            model=pinned_uri(named, project.tracking_uri) if "@" in named and named.startswith("models:/") else named,
             untrained=is_untrained(folder),
         )
         searcher.look_at_registry()
