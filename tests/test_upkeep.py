@@ -123,13 +123,16 @@ def test_bundles_of_untrained_models(onnx_bundle: Path, tmp_path: Path) -> None:
     """They are of no training, and lie beside those that are."""
     project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
     bundle = shutil.copytree(onnx_bundle, tmp_path / "data" / "models" / "untrained-0" / "bundle")
+    network = shutil.copytree(bundle / "network", bundle.parent / "network")
     assert damaged(project) == []
-    for name in ("backbone.safetensors", "scorer.json", "onnx/embed.onnx"):
-        whole = (bundle / name).read_bytes()
-        damage(bundle / name)
-        (found,) = damaged(project)
-        assert str(bundle) in found.message, found
-        (bundle / name).write_bytes(whole)
+    files = [bundle / name for name in ("backbone.safetensors", "scorer.json", "onnx/embed.onnx")]
+    for file in (*files, network / "network.safetensors", network / "network.json"):
+        whole = file.read_bytes()
+        for harm in (damage if file.parent != network else lambda path: path.write_bytes(b""), Path.unlink):
+            harm(file)
+            (found,) = damaged(project)
+            assert str(bundle.parent) in found.message, found
+            file.write_bytes(whole)
 
 
 def one_clip(folder: Path, place: str = "in/0.mp4", *, frames: bool = True) -> tuple[Project, Path]:

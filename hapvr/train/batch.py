@@ -31,8 +31,8 @@ from hapvr.seeding import derive_seed, numpy_rng
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 """Of the views of a video in a batch."""
-COMPARED_VIDEOS = 4096
-"""Videos among which look-alikes are looked for, since all pairs of them are compared."""
+COMPARED_GROUPS = 1024
+"""Groups among which look-alikes are looked for, since all pairs of their videos are compared."""
 
 DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 """Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
@@ -330,9 +330,8 @@ def look_alikes(
     of groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other.
     """
     joined: list[list[str]] = []
-    step = max(COMPARED_VIDEOS // max(len(groups[0]), 1), 1)
-    for begin in range(0, len(groups), step):
-        block = groups[begin : begin + step]
+    for begin in range(0, len(groups), COMPARED_GROUPS):
+        block = groups[begin : begin + COMPARED_GROUPS]
         names = [name for group in block for name in group]
         vectors = F.normalize(torch.stack([means[name] for name in names]), dim=-1)
         kinds = np.array([copies.get(name, f"no copy: {name}") for name in names])
