@@ -100,6 +100,10 @@ class Trainer:
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
+            if (found := self._source.sampler.batch_videos) != settings.batch_videos:
+                messages.append(
+                    f"batches hold {found} videos, all there are; train.batch_videos is {settings.batch_videos}"
+                )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
