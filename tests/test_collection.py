@@ -96,7 +96,11 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
 def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is refused in one sentence."""
     (tmp_path / "empty").mkdir()
-    for config, said in ((tmp_path / "mine.yaml", "name a data root with --data"), (tmp_path / "root", "no videos")):
+    for config, said in (
+        ("mine.yaml", "local folder with --data"),
+        ("s3://bucket/x", "local folder"),
+        (tmp_path / "root", "no videos"),
+    ):
         monkeypatch.setenv("HAPVR_CONFIG", str(config))
         done = call("index", "add", tmp_path / "empty")
         assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (True, True, 1), done.error
