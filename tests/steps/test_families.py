@@ -27,8 +27,8 @@ def test_families_go_through_the_chain(pooled_project: Project) -> None:
         run = prepare_training(project, f"family-{family}", tags={})
         train(project, run.folder)
         assert finish_training(project, run)["steps"] == project.config.train.steps
-        for scores in CHAIN["benchmark_scores"].run(project).values():
-            assert all(0 <= value <= 1 for value in scores.results[TRAINED].metrics.values())
+        for results, _ in CHAIN["benchmark_scores"].run(project).values():
+            assert all(0 <= value <= 1 for value in results[TRAINED].metrics.values())
         registered = CHAIN["registered_model"].run(project)
         assert registered.decision.champion == "1"  # the untrained baseline
         assert read_description(registered.bundle / "network").settings.family == family
