@@ -49,8 +49,8 @@ class TrainConfig(Settings):
     """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end with the video,
     and the rest is masked"""
     look_alikes: bool = False
-    """ours, of cached views: a batch holds videos that look alike, the hardest negatives, but no known copies; false: random
-    ones, as in the papers"""
+    """ours, of cached views: a batch holds videos that look alike, the hardest negatives; known copies are not brought together.
+    false: random ones, as in the papers"""
     validate_every_steps: int = Field(default=1000, ge=1, description="between two validations, each with a checkpoint")
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()

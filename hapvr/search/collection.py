@@ -158,6 +158,7 @@ class CollectionMetadata:
         self._shards, self._rows = shards, rows
 
     def duration_s(self, video_id: str) -> float | None:
+        """How many seconds a video of the shards lasts; None where no file says so."""
         return self._rows(self._shards[video_id]).get(video_id, {}).get("duration_s")
 
     def of(self, video_id: str) -> VideoMetadata:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -142,12 +141,7 @@ class CachedViews(BatchSource):
     """
 
     def __init__(
-        self,
-        root: DataRoot,
-        shard_keys: Sequence[str],
-        config: Config,
-        fabric: Fabric,
-        copies: Mapping[str, str] = MappingProxyType({}),
+        self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric, copies: Mapping[str, str]
     ) -> None:
         super().__init__(root, shard_keys, config, fabric)
         self._shard_of: dict[str, int] = {}

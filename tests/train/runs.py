@@ -18,7 +18,7 @@ from hapvr.train.run_folder import History, TrainingResult
 
 def cached_views(project: Project, **changes: Any) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
-    return CachedViews(project.root, training_shards(project), with_train(project, **changes), cpu())
+    return CachedViews(project.root, training_shards(project), with_train(project, **changes), cpu(), copies={})
 
 
 def cpu() -> Fabric:

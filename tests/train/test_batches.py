@@ -261,7 +261,7 @@ def start(project: Project) -> None:
     unmeasured = EvaluationConfig(benchmarks=(), validation=None)
     project = replace(project, config=project.config.model_copy(update={"evaluation": unmeasured}))
     prepare_training(project, "spoilt", tags={})
-    CachedViews(project.root, training_shards(project), project.config, cpu())
+    CachedViews(project.root, training_shards(project), project.config, cpu(), {})
 
 
 @pytest.mark.parametrize(
