@@ -271,7 +271,9 @@ ONLY_RECORD = "Restore it from a copy: it is the only record of what people said
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
     "video_manifest": Kind(
-        shard_keys, read_manifest_shard, advice="Restore the manifest from a copy: it is the only record of its videos"
+        lambda root: sorted({*shard_keys(root), *root.list_folders("videos")}),
+        read_manifest_shard,
+        advice="Restore the manifest from a copy: it is the only record of its videos",
     ),
     "videos": _shards("videos"),
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),

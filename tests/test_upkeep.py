@@ -146,6 +146,15 @@ def one_clip(folder: Path, place: str = "in/0.mp4", *, frames: bool = True) -> t
     return project, clip
 
 
+def test_a_shard_of_the_manifest_that_is_gone(tmp_path: Path) -> None:
+    """Its videos are still there: it is named, and nothing makes it up."""
+    project, _ = one_clip(tmp_path, frames=False)
+    shutil.rmtree(project.root.local / "manifest" / "in-00000")
+    (left,) = repair(project, damaged(project))
+    assert (left.kind, left.key, left.state) == ("video_manifest", "in-00000", "damaged")
+    assert "Restore the manifest from a copy" in left.message
+
+
 def recorded_path(project: Project, key: str, path: str) -> None:
     """Let the record of a shard's only video name another path, as a hand could write it."""
     shard = project.shard("videos", key)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE, mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
@@ -77,6 +77,11 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     repaired = repair(project, verify_root(project.root))
     assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
     assert {check.state for check in verify_root(project.root)} == {"ok"}
+    blank = project.root.local_path(names[-1])
+    blank.write_bytes(blank.read_bytes()[:-1] + bytes([blank.read_bytes()[-1] ^ 1]))
+    (flipped,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert BLANK_FILE in flipped.message
+    assert [check.state for check in repair(project, [flipped])] == ["repaired"]
 
 
 @pytest.mark.slow
