@@ -111,9 +111,9 @@ def expand(names: list[str]) -> list[str]:
     for name in names:
         path, inside = Path(name), [name]
         try:
-            if "://" not in name and path.is_dir():
+            if "://" not in name and os.path.isdir(name):  # "" is no folder, while Path("") is the current one
                 inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
-            elif "://" not in name and path.stat() and path.suffix.lower() == ".txt":
+            elif "://" not in name and os.stat(name) and path.suffix.lower() == ".txt":
                 require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
                 inside = [line for line in lines if line and not line.startswith("#")]

@@ -42,7 +42,7 @@ class Guard:
         headers = Headers(scope=scope)
         host, named, method = ", ".join(headers.getlist("host")), "", scope.get("method", "GET")
         with suppress(ValueError):  # of what is no host
-            named = urlsplit(f"http://{host}").hostname or ""
+            named = "" if "@" in host else urlsplit(f"http://{host}").hostname or ""
         if not self.any_host and not is_loopback(named):
             return f"host {host!r:.200} is not a name of this machine"
         for origin in headers.getlist("origin"):

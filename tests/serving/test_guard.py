@@ -46,6 +46,7 @@ def client(*, any_host: bool = False) -> TestClient:
         ("GET", "/logs/x", [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")], 403),
         ("GET", "/", [("host", "evil.example")], 403),
         ("GET", "/", [("host", "127.0.0.1.evil.example")], 403),
+        ("GET", "/", [("host", "evil@127.0.0.1")], 403),
         ("GET", "/", [("host", "0.0.0.0:3000")], 403),
         ("GET", "/", [("host", "[::1")], 403),
         ("GET", "/", [("host", "127.0.0.1"), ("host", "evil.example")], 403),
