@@ -42,11 +42,11 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import explain
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
-from hapvr.video.frames import HASH_VERSION, Hashes, center_crop, decode_jpegs, frame_hashes
+from hapvr.video.frames import HASH_VERSION, Hashes, center_crop, decode_jpegs, frame_hashes, in_threads
 from hapvr.video.settings import SourceName
 
-DECODED_FRAMES = 64
-"""Frames held at their stored size at a time."""
+DECODED_FRAMES = 8
+"""Frames that a thread holds at their stored size."""
 IMPORTED = "imported"
 
 
@@ -246,7 +246,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 def crops(jpegs: Sequence[bytes], crop_px: int) -> Frames:
     """[N, 3, crop_px, crop_px]; a long video is never whole in memory at its full size."""
     parts = [jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)]
-    return np.concatenate([center_crop(decode_jpegs(part), crop_px) for part in parts])
+    return np.concatenate(in_threads(lambda part: center_crop(decode_jpegs(part), crop_px), parts))
 
 
 def import_features(

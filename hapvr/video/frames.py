@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,8 @@ HASH_SIDE_PX = 32
 Hashes = NDArray[np.uint64]
 """They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a network makes of that, and nothing
 that does (crops, flips, pictures in pictures). Exact copies differ in a few bits, unrelated frames in about 32."""
+
+Item, Made = TypeVar("Item"), TypeVar("Made")
 
 # the eight lowest frequencies of each direction make bits, but for the constant one
 _FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(HASH_SIDE_PX)
@@ -91,6 +96,12 @@ def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
     """
     frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
     return np.stack(frames).transpose(0, 3, 1, 2)
+
+
+def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
+    """`work` of each item in order, by up to four threads: while Pillow decodes, others run, though more of them gain nothing."""
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as threads:
+        return list(threads.map(work, items))
 
 
 def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
@@ -172,7 +183,7 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
 def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None), slice(None))) -> Hashes:
     """[T], the hashes of the frames of one video, whose bars are the same throughout. part: rows and columns that are hashed."""
     box = content_box([luma(jpeg)[part] for jpeg in spread(jpegs, SAMPLED_FRAMES)])
-    return np.array([picture_hash(luma(jpeg)[part], box) for jpeg in jpegs], np.uint64)
+    return np.array(in_threads(lambda jpeg: picture_hash(luma(jpeg)[part], box), jpegs), np.uint64)
 
 
 def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
