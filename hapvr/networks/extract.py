@@ -58,6 +58,9 @@ class CompiledNetwork:
 
         precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read.
         """
+        import openvino
+
+        self._tensor = openvino.Tensor
         with _one_at_a_time:
             core = _core()
         half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -85,7 +88,9 @@ class CompiledNetwork:
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> Vectors:
         with self._lock:
-            self._request.infer([np.ascontiguousarray(values) for values in inputs], share_inputs=True)
+            for place, values in enumerate(inputs):  # a tenth of what `infer` itself takes to look at arrays
+                self._request.set_input_tensor(place, self._tensor(np.ascontiguousarray(values), shared_memory=True))
+            self._request.infer(share_outputs=True)
             found: Vectors = self._request.get_output_tensor(0).data.copy()
             return found
 

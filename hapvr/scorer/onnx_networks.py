@@ -81,15 +81,23 @@ class ONNXNetworks:
         """[T]: `frame_similarity` of each frame with itself."""
         return _chamfer(video @ video.transpose(0, 2, 1), **self.settings.spatial)
 
-    def similarities(self, query: Floats, references: Sequence[Floats]) -> Floats:
-        """Video similarities [N] in [-1, 1] of one query with each reference."""
-        return self.comparisons(query, references)[0]
+    def similarities(self, queries: Sequence[Floats], references: Sequence[Floats]) -> Floats:
+        """Video similarities [N, M] in [-1, 1]."""
+        return np.array([[self._score(one) for one in row] for row in self._frames(queries, references)], np.float32)
 
     def comparisons(self, query: Floats, references: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
-        """Video similarities [N] of one query with each reference, and frame similarities [T, T'] with each."""
-        frames = [self.frame_similarity(query, reference) for reference in references]
-        videos = [_chamfer(self._refined(one), **self.settings.temporal) for one in frames]
-        return np.array(videos, np.float32), frames
+        """Video similarities [M] of one query with each reference, and frame similarities [T, T'] with each."""
+        (frames,) = self._frames([query], references)
+        return np.array(list(map(self._score, frames)), np.float32), frames
+
+    def _frames(self, queries: Sequence[Floats], references: Sequence[Floats]) -> list[list[Floats]]:
+        """Frame similarities [T, T'] of each query with each reference, by one run for all."""
+        rows, columns = (np.cumsum([len(video) for video in videos])[:-1] for videos in (queries, references))
+        whole = self.frame_similarity(np.concatenate(queries), np.concatenate(references))
+        return [np.split(part, columns, axis=1) for part in np.split(whole, rows)]
+
+    def _score(self, frame: Floats) -> Floats:
+        return _chamfer(self._refined(frame), **self.settings.temporal)
 
     def _refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""

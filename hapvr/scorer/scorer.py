@@ -188,8 +188,17 @@ class VideoScorer:
 
     def similarity(self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER) -> float:
         """The video similarity, in [-1, 1]. Raises ArgumentError where it is not finite."""
+        return self.similarities([query], reference, deadline)[0]
+
+    def similarities(
+        self, queries: Sequence[EmbeddedVideo], reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> list[float]:
+        """As `similarity`, of each query."""
+        if not queries:
+            return []
         with self._computing.hold(deadline):
-            return _finite(self.networks.similarities(query.regions, [reference.regions]))[0]
+            scores = self.networks.similarities([one.regions for one in queries], [reference.regions])
+        return _finite(scores[:, 0])
 
     def comparisons(
         self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER

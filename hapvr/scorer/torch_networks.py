@@ -55,11 +55,11 @@ class TorchNetworks:
     def vectors(self, video: Tensor) -> Floats:
         return np.asarray(video.float().cpu().numpy())
 
-    def similarities(self, query: Tensor, references: Sequence[Tensor]) -> Floats:
-        return np.asarray(self.network.score_videos([query], references)[0].numpy())
+    def similarities(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Floats:
+        return np.asarray(self.network.score_videos(queries, references).numpy())
 
     def comparisons(self, query: Tensor, references: Sequence[Tensor]) -> tuple[Floats, list[Floats]]:
-        return self.similarities(query, references), [self.frame_similarity(query, one) for one in references]
+        return self.similarities([query], references)[0], [self.frame_similarity(query, one) for one in references]
 
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Floats:
         return np.asarray(self.network.frame_similarity(query, reference).cpu().numpy())
@@ -186,4 +186,4 @@ def _differences(
     embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
     for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
         wanted = float(network.compare(query[None], reference[None]).video[0, 0])
-        yield abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)
+        yield abs(float(made.similarities([own_query], [own_reference])[0, 0]) - wanted)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,9 @@ MAX_DECODING_REQUESTS = 2
 """Requests that decode at the same time; others wait."""
 
 CACHE_BYTES = 256 * 2**20
-"""Memory for the features of the videos seen last."""
+"""Memory for the features of the queries seen last, and for the embeddings of the videos compared last."""
+
+Key, Value = TypeVar("Key"), TypeVar("Value")
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
@@ -68,6 +70,31 @@ class SampledFeatures:
         return SampledFeatures(self.regions[rows], clock, self.hashes[rows], inner)
 
 
+class Recent(Generic[Key, Value]):
+    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask. num_bytes: of a value."""
+
+    def __init__(self, num_bytes: Callable[[Value], int]) -> None:
+        self._num_bytes, self._room, self._guard = num_bytes, CACHE_BYTES, threading.Lock()
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """The value of a key; None where it is not kept."""
+        with self._guard:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def keep(self, key: Key, value: Value) -> Value:
+        """Keep a value, in place of those that nobody asked for for longest; returns the one that is kept under this key."""
+        with self._guard:
+            if key not in self._kept:
+                self._kept[key] = value
+                self._room -= self._num_bytes(value)
+            while self._room < 0:
+                self._room += self._num_bytes(self._kept.popitem(last=False)[1])
+            return self._kept.get(key, value)
+
+
 Outcome = SampledFeatures | VideoError
 WantedFile = tuple[FileState, bool]
 """A file as it is now, and whether its inner pictures are asked for."""
@@ -90,8 +117,7 @@ class VideoReader:
     ) -> None:
         self._embed, self._crop_px, self._sampling = embed, crop_px, sampling
         self._decoding, self._computing = threading.BoundedSemaphore(MAX_DECODING_REQUESTS), computing
-        self._cached: OrderedDict[WantedFile, SampledFeatures] = OrderedDict()
-        self._guard = threading.Lock()
+        self._recent: Recent[WantedFile, SampledFeatures] = Recent(lambda features: features.num_bytes)
 
     def read(
         self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
@@ -156,11 +182,7 @@ class VideoReader:
                 except VideoError as error:
                     outcomes[path] = error
                 else:
-                    outcomes[path] = found
-                    with self._guard:
-                        self._cached[missing[path]] = found
-                        while sum(kept.num_bytes for kept in self._cached.values()) > CACHE_BYTES:
-                            self._cached.popitem(last=False)
+                    outcomes[path] = self._recent.keep(missing[path], found)
         return outcomes
 
     def features(
@@ -182,12 +204,8 @@ class VideoReader:
         return replace(whole, inner=tuple(others))
 
     def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
-        """What the cache has of these."""
-        with self._guard:
-            found = {path: self._cached[state] for path, state in states.items() if state in self._cached}
-            for path in found:
-                self._cached.move_to_end(states[path])
-        return found
+        found = {path: self._recent.get(state) for path, state in states.items()}
+        return {path: features for path, features in found.items() if features is not None}
 
 
 @dataclass(kw_only=True, eq=False)

@@ -37,6 +37,8 @@ CURRENT = f"{FOLDER}/current.json"
 BLANK_FILE = "blank.safetensors"
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
+MAX_KEPT_TIMES = 1000
+"""Videos whose times are in memory, 30 kB each of an hour."""
 
 Value = TypeVar("Value")
 
@@ -204,6 +206,7 @@ class SearchableCollection:
             return FeatureFile(shard, extras=extras)
 
         self._opened = opened
+        self._times = lru_cache(MAX_KEPT_TIMES)(lambda video_id: tuple(self._file(video_id).times(video_id)))
         made = (Shard(root, STAGE, key).provenance() for key in self.shards())
         if (first := next((found for found in made if found is not None), None)) is not None:
             require(first.settings)  # it stands for all until they are read
@@ -219,7 +222,7 @@ class SearchableCollection:
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the sampled frames. Raises DataError for a video that has no features any more."""
         with self._guard:
-            return self._file(video_id).times(video_id)
+            return self._times(video_id)
 
     def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
         """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as `times` does."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -23,6 +23,7 @@ from hapvr.scorer.calibration import Floats
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
+from hapvr.scorer.videos import Recent
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
 from hapvr.search.hashes import RADIUS
@@ -96,6 +97,7 @@ class ScoredCandidate:
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
     candidates: videos that the network compares with a query. evidence: None where none was fitted.
+    recent: parts of videos that were compared last.
 
     Any thread may call it.
     """
@@ -107,6 +109,9 @@ class SearchEngine:
     blank: npt.NDArray[np.float32]
     candidates: int
     evidence: EvidenceModel | None = None
+    recent: Recent[tuple[str, Rows], EmbeddedVideo] = field(
+        default_factory=lambda: Recent(lambda one: one.regions.nbytes)
+    )
 
     def find(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
@@ -190,11 +195,10 @@ class SearchEngine:
                 try:
                     times = videos.times(name)
                     pairs = pairs_of(candidate, times, query=query, fps=fps)
-                    read = [videos.read(name, times, *pair.reference) for pair in pairs]
+                    embedded = [self._embedded(name, times, pair.reference, deadline) for pair in pairs]
                 except DataError as error:
                     lost[name] = str(error)
                     continue
-                embedded = [self.scorer.embed(one, deadline) for one in read]
                 parts += [(pair.query, name, one) for pair, one in zip(pairs, embedded, strict=True)]
                 scored[name] = ScoredCandidate(
                     video_id=name,
@@ -207,9 +211,11 @@ class SearchEngine:
             for rows, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
                 found, shown = list(group), query.part(*rows)
                 compared = self.scorer.comparisons(shown, [part for *_, part in found], deadline)
+                shorter = [part for *_, part in found if len(part) < len(shown)]
+                reverse = iter(self.scorer.similarities(shorter, shown, deadline))
                 for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
                     if len(part) < len(shown):
-                        similarity = max(similarity, self.scorer.similarity(part, shown, deadline))
+                        similarity = max(similarity, next(reverse))
                     best, pictures = scored[name], same_pictures(shown.hashes, part.hashes, radius=RADIUS)
                     scored[name] = replace(
                         best,
@@ -235,9 +241,17 @@ class SearchEngine:
         times = self.collection.times(score.video_id)
         found: list[Segment] = []
         for rows in stretches_of(score):
-            reference = self.scorer.embed(self.collection.read(score.video_id, times, *rows), deadline)
+            reference = self._embedded(score.video_id, times, rows, deadline)
             found += self.scorer.matching_segments(query, reference, deadline)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
+
+    def _embedded(self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline) -> EmbeddedVideo:
+        """Some frames of a video. Raises DataError where it is gone."""
+        found = self.recent.get((name, rows))
+        if found is None:
+            read = self.collection.read(name, times_s, *rows)
+            found = self.recent.keep((name, rows), self.scorer.embed(read, deadline))
+        return found
 
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:

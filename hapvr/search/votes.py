@@ -114,12 +114,13 @@ def vote(
     np.maximum.at(best, video_of, votes)
     chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
     found: dict[int, list[Window]] = {video: [] for video in chosen}
-    lasts, asked_s = np.append(peaks[1:], len(once["weight"])), np.unique(times)
+    lasts = np.append(peaks[1:], len(once["weight"]))
+    once["place"] = np.searchsorted(np.unique(times), once["time"])  # among the times that were looked up
     order = np.lexsort((once["bin"][peaks], once["shift"][peaks], -votes))
     for peak in order[np.isin(video_of[order], chosen)]:
         windows = found[int(video_of[peak])]
         if len(windows) < MAX_WINDOWS:
-            window = _window(_take(once, slice(peaks[peak], lasts[peak])), float(votes[peak]), asked_s)
+            window = _window(_take(once, slice(peaks[peak], lasts[peak])), float(votes[peak]))
             if not any(_within(window, better) for better in windows):
                 windows.append(window)
     return [
@@ -182,27 +183,27 @@ def _weighted(
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
-def _window(rows: Table, votes: float, asked_s: npt.NDArray[np.float64]) -> Window:
+def _window(rows: Table, votes: float) -> Window:
     """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame without one.
 
-    rows: of the bin, in order of time. asked_s: when looked-up query frames are shown.
+    rows: of the bin, in order of time; few, so that lists are faster than arrays.
     """
-    times, seconds, weights = rows["time"], rows["second"], rows["weight"]
-    places, cost = np.searchsorted(asked_s, times), GAP_COST * float(weights.mean())
-    gaps = np.diff(places, prepend=places[0] - 1) - 1
+    times, seconds, weights, places = (rows[name].tolist() for name in ("time", "second", "weight", "place"))
+    cost, before = GAP_COST * votes / len(times), places[0] - 1
     most, total, start, first, last = -np.inf, 0.0, 0, 0, 0
-    for number, (weight, gap) in enumerate(zip(weights.tolist(), gaps.tolist(), strict=True)):
-        total -= cost * gap
+    for number, (weight, place) in enumerate(zip(weights, places, strict=True)):
+        total -= cost * (place - before - 1)
+        before = place
         if total <= 0:
             total, start = 0.0, number
         total += weight
         if total > most:
             most, first, last = total, start, number
     return Window(
-        query_start_s=float(times[first]),
-        query_end_s=float(times[last]),
-        reference_start_s=float(seconds[first : last + 1].min()),
-        reference_end_s=float(seconds[first : last + 1].max()),
+        query_start_s=times[first],
+        query_end_s=times[last],
+        reference_start_s=min(seconds[first : last + 1]),
+        reference_end_s=max(seconds[first : last + 1]),
         votes=votes,
         num_frames=len(times),
     )

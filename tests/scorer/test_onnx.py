@@ -75,7 +75,7 @@ def test_similarities_are_those_of_torch(
     long = [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (320, 240)]
     first, second = (network.embed(video).detach() for video in long)
     wanted = float(network.score_videos([first], [second])[0, 0])
-    assert made.similarities(first.numpy(), [second.numpy()])[0] == pytest.approx(wanted, abs=1e-5)
+    assert made.similarities([first.numpy()], [second.numpy()])[0, 0] == pytest.approx(wanted, abs=1e-5)
     assert made.self_similarity(first.numpy()) == pytest.approx(network.self_similarity(first).numpy(), abs=1e-5)
 
 
