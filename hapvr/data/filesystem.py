@@ -58,7 +58,7 @@ class DataRoot:
     def path(self, name: str) -> str:
         """The filesystem's path of `name`. Raises DataError for a name that leaves the root."""
         parts = name.split("/")
-        if name.startswith("/") or ".." in parts or "" in parts:
+        if name.startswith("/") or ".." in parts or "" in parts or "\0" in name:
             raise DataError(f"storage: {name!r} is not a relative path below the data root {self.url}")
         return posixpath.join(self._base, name)
 

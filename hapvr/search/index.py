@@ -37,6 +37,7 @@ os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
 import lance
 
 STATE_FILE, TABLE, VECTOR = "index.json", "frames.lance", "vector"
+LANCE_ERRORS = (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException)
 SHARD, HASH = pa.field("shard", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
 BLOCK = 8
 """The codes of an index want vectors whose length is a multiple of this."""
@@ -437,7 +438,10 @@ def _naming_damage(place: str) -> Iterator[None]:
             yield
     except HapvrError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException) as error:
+    except BaseException as error:
+        # a panic of the engine is no Exception, and its class cannot be imported
+        if not isinstance(error, LANCE_ERRORS) and type(error).__name__ != "PanicException":
+            raise
         if "conflict" in str(error).lower():
             raise DataError(
                 f"search: another process changed {place} at the same time; run this again when that one has ended"

@@ -228,6 +228,22 @@ def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) 
         FrameIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
 
 
+def test_lengths_in_a_manifest_that_are_wrong(copy: tuple[Path, ExactIndex]) -> None:
+    """The engine panics at some of them, which is no Exception of Python's."""
+    folder, _ = copy
+    said = []
+    for path in (folder / "frames.lance" / "_versions").glob("*.manifest"):
+        whole = path.read_bytes()
+        for place in range(len(whole) - 40, len(whole), 2):
+            path.write_bytes(whole[:place] + b"\x01\0" + whole[place + 2 :])
+            try:
+                FrameIndex(folder, SMALL)
+            except DamagedError as error:
+                said.append(str(error))
+        path.write_bytes(whole)
+    assert any("out of range" in one for one in said), said
+
+
 def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:
     """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a sentence."""
     folder = copy[0]
