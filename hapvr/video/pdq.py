@@ -61,10 +61,10 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     for number, raw in enumerate(io.BytesIO(data), start=1):
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
         fields = [field.strip(' "') for field in line.split(",")]
-        found, frame = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(line)
+        found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(line)
         if len(found) != 1:
             broken += [number] if line and (number > 1 or re.search("[0-9]", line)) else []
-        elif frame is None or int(frame[1]) >= MIN_QUALITY:
+        elif vpdq is None or int(vpdq[1]) >= MIN_QUALITY:
             hashes.append(bytes.fromhex(found[0]))
             places.append((number, ", ".join(field for field in fields if field not in ("", *found))[:200]))
     if not hashes:
@@ -80,7 +80,7 @@ def distances(one: Hashes, other: Hashes) -> tuple[NDArray[np.uint16], NDArray[n
     """Bits that differ from the nearest hash of the other list, of those of one [N], and the other way round [M]; 256 for none."""
     ours, theirs = (np.ascontiguousarray(hashes).view(np.uint64).T for hashes in (one, other))
     near, back = np.full(len(one), 256, np.uint16), np.full(len(other), 256, np.uint16)
-    step = max(1, (1 << 20) // max(1, len(one)))  # a block needs about 20 MB
+    step = max(1, (1 << 19) // max(1, len(one)))  # a block needs about 20 MB
     for part in (slice(start, start + step) for start in range(0, len(other), step)):
         bits = np.bitwise_count(ours[:, :, None] ^ theirs[:, None, part]).sum(axis=0, dtype=np.uint16)
         near, back[part] = np.minimum(near, bits.min(axis=1)), bits.min(axis=0, initial=256)
