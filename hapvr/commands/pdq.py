@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,17 +23,17 @@ def export(
     """Write a line for each stored frame: video, number, quality from 0 to 100, PDQ hash, second."""
     from hapvr.tables import export_csv
 
-    written: dict[str, int] = {}
+    asked, written = frozenset(video_ids or ()), dict[str, int]()
 
     def rows() -> Iterator[dict[str, Any]]:
-        for video_id, frames in _hashed(config, video_ids or ()):
+        for video_id, frames in _hashed(config, asked):
             written[video_id] = len(frames)
             for number, (second, digest, quality) in enumerate(frames):
                 said = (video_id, number, quality, digest.tobytes().hex(), f"{second:.3f}")
                 yield dict(zip(COLUMNS, said, strict=True))
 
     export_csv(COLUMNS, rows(), out)
-    missing, frames = sorted({*(video_ids or ())} - {*written}), sum(written.values())
+    missing, frames = sorted(asked - written.keys()), sum(written.values())
     lines = [f"{counted(frames, 'frame')} of {counted(len(written), 'video')} are in {out}"]
     lines += [f"failed   {one}: the collection has no stored frames of it" for one in missing]
     result = {"out": str(out), "videos": len(written), "frames": frames, "failed": missing}
@@ -74,7 +74,7 @@ def match(
     show(result | {"matches": matches}, text="\n".join(text))
 
 
-def _hashed(config: Path, video_ids: Sequence[str] = ()) -> Iterator[tuple[str, list[Any]]]:
+def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str, list[Any]]]:
     """Videos of the collection, all or those of these ids, and second, hash and quality of each of their stored frames."""
     from hapvr.data.manifest import collection_keys, shard_keys
     from hapvr.steps.videos import open_frames
