@@ -43,8 +43,7 @@ def test_exported_hashes_find_their_video_and_its_edited_copy(call: Call, make_o
     assert f"3 frames (75 %), 0:00-0:02\n{0:>12} bits  line 2" in call("pdq", "match", out, "--config", config).out
 
 
-def test_what_cannot_be_exported_is_said(call: Call, make_once: MakeOnce, tmp_path: Path) -> None:
-    """A video without frames; and no file of another kind is replaced."""
+def test_absent_videos_are_named_and_only_csv_is_written(call: Call, make_once: MakeOnce, tmp_path: Path) -> None:
     config = make_once("hashed collection", fill) / "config.yaml"
     done = call("pdq", "export", "in/absent.mp4", "--out", tmp_path / "a.csv", "--config", config)
     assert (done.code, "failed   in/absent.mp4: the collection has no stored frames" in done.out) == (1, True)
