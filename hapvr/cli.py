@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from hapvr import __version__
-from hapvr.commands import index, models, scoring, search, stages, terminal
+from hapvr.commands import index, models, pdq, scoring, search, stages, terminal
 
 VERBS = (
     scoring.score,
@@ -33,7 +33,7 @@ VERBS = (
 )
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-for group in (scoring.app, stages.features, index.app, models.app, index.pairs):
+for group in (scoring.app, stages.features, index.app, models.app, index.pairs, pdq.app):
     group.callback()(lambda: None)  # without one, a group of one verb would be that verb
     app.add_typer(group)
 for verb in VERBS:

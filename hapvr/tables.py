@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hapvr.files import require_regular
+from hapvr.errors import ArgumentError
+from hapvr.files import require_regular, write_atomic
 
 if TYPE_CHECKING:
     import polars as pl
@@ -130,6 +131,14 @@ def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: Tex
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(names)
     writer.writerows(map(cell, row.values()) for row in rows)
+
+
+def export_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """`write_csv` to the `--out` of a verb. Raises ArgumentError for a name that is not of a .csv file: a video may have it."""
+    if path.suffix.lower() != ".csv":
+        raise ArgumentError(f"--out is {str(path)!r:.200}; wanted a name that ends in .csv")
+    with write_atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        write_csv(names, rows, file)
 
 
 def _checksum(table: pa.Table) -> str:

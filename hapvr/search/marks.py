@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import file_sha256, require_regular, write_atomic
+from hapvr.files import file_sha256, require_regular
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
-from hapvr.tables import write_csv
+from hapvr.tables import export_csv
 from hapvr.video.sources import text_of_path
 
 PLACE = "marks/pairs.json"
@@ -175,11 +175,8 @@ def content_of(root: DataRoot, name: str) -> str:
 
 def write_marks(marks: Marks, path: Path) -> None:
     """Write all marks, the oldest first: the two SHA-256, the verdict, names, when and by whom."""
-    if path.suffix.lower() != ".csv":
-        raise ArgumentError(f"--out is {str(path)!r:.200}; wanted a name that ends in .csv")
     rows = [(row.first, row.second, row.verdict, *row.names, row.since, row.by) for row in marks.rows()]
-    with write_atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        write_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), file)
+    export_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), path)
 
 
 def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:

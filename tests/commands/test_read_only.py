@@ -46,6 +46,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("models", "list"): (REGISTRY, "champion"),
     ("models", "show"): (("models:/hapvr@champion", *REGISTRY), "resnet18"),
     ("pairs", "list"): (CONFIG, "not-a-match"),
+    ("pdq", "match"): (("hashes.txt", *CONFIG), "0 videos with a picture of hashes.txt"),
     ("score",): (("query.mp4", "query.mp4", *REGISTRY), "match"),
     ("search",): (("query.mp4", *CONFIG), "in/long.mp4"),
     ("serve",): ((*CONFIG, "--port", "0"), "Search: http://127.0.0.1"),
@@ -68,6 +69,7 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("models", "promote"): (("3", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "rollback"): (REGISTRY, "mlflow.db cannot be written"),
     ("pairs", "import"): (("marks.csv", *CONFIG), "/data"),
+    ("pdq", "export"): ((*CONFIG, "--out", "data/hashes.csv"), "data/hashes.csv"),
     ("run",): (("features", *CONFIG), "/data"),
     ("pairs", "mark"): ((SHORT, COPY, "match", *CONFIG), "/data"),
     ("pairs", "unmark"): (("in/long.mp4", SHORT, *CONFIG), "/data"),
@@ -116,6 +118,7 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     write_scenes(folder / "query.mp4", list(LONG[10:15]))
     (folder / "watched.txt").write_text("query.mp4\n")
     (folder / "marks.csv").write_text(f"first,second,verdict\n{long},{short},match\n")
+    (folder / "hashes.txt").write_text("0" * 64)
     write_published(folder / "published.pth")
     with h5py.File(folder / "features.hdf5", "w") as file:
         file["one"] = np.ones((3, 9, 32), np.float32)
