@@ -25,7 +25,7 @@ from hapvr.data.manifest import collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError, is_installed
-from hapvr.files import write_atomic
+from hapvr.files import write_text
 from hapvr.progress import Progress
 from hapvr.steps.baseline import ensure_baseline, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
@@ -141,8 +141,7 @@ def update_collection(project: Project, bar: Callable[[str], AbstractContextMana
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
-    with write_atomic(file) as part:
-        part.write_text(f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}", encoding="utf-8")
+    write_text(file, f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}")
 
 
 def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:

@@ -23,7 +23,7 @@ import polars as pl
 from pydantic import BaseModel, Field
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import read_json_as, write_atomic, write_text
 from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
 
 Metric = Literal["mAP", "micro-AP"]
@@ -204,8 +204,7 @@ def write_clips(
         with write_atomic(folder / f"{table_name}.parquet") as part:
             write_frame(table, part)
     head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
-    with write_atomic(folder / "benchmark.json") as part:
-        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(folder / "benchmark.json", json.dumps(head, indent=2, ensure_ascii=False) + "\n")
     return definition
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from hapvr.errors import HapvrError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
-from hapvr.networks.backbone import Backbone
+from hapvr.networks.backbone import Backbone, Graph
 from hapvr.networks.extract import choose_device, region_embedder
-from hapvr.networks.packaged import PackagedBackbone
+from hapvr.networks.packaged import OPSET, PackagedBackbone
 from hapvr.networks.whitening import Whitening
 from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXName, ONNXNetworks, ONNXRecord
 from hapvr.settings import first_line
 
-OPSET = 18
 TOLERANCE = 1e-4
 """Largest difference of a similarity to torch's at which the files are kept."""
 
@@ -115,17 +114,6 @@ def write_onnx(
         shutil.rmtree(place)
         raise
     return record
-
-
-class Graph(nn.Module):
-    """A function of tensors, and the module whose weights it uses."""
-
-    def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
-        super().__init__()
-        self.run, self.network = run, network
-
-    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
-        return self.run(first) if second is None else self.run(first, second)
 
 
 def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:
