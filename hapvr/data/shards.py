@@ -151,10 +151,6 @@ class Shard:
         """SHA-256 of the index, which holds the data file's digest."""
         return self.root.sha256(self.index_name)
 
-    def data_digest(self) -> str:
-        """SHA-256 of the data file as it was written; "" if the shard has none. Raises as `read` does."""
-        return self.read().data_sha256
-
     def index(self) -> pl.DataFrame:
         """The rows of the index, as of `ShardIndex.rows`. Raises as `read` does."""
         return self.read().frame()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import arrays_sha256, read_json_as, require_regular, write_atomic, write_text
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
-from hapvr.seeding import torch_rng
+from hapvr.seeding import seeded, torch_rng
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,15 +69,13 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int =
     """
     import torch
 
-    from hapvr.model.family import seeded
-
     generator = torch_rng(seed, "network")
     # A search loads the code of its own family alone.
     if isinstance(settings, NetworkSettings):
         from hapvr.model.network import SimilarityNetwork
 
         return SimilarityNetwork(settings, dims=dims, generator=generator)
-    with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu")), torch.device("cpu")):
+    with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu"))):
         if isinstance(settings, TcaSettings):
             from hapvr.model.tca import ContextNetwork
 

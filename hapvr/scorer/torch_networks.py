@@ -42,10 +42,7 @@ class TorchNetworks:
         self._device = choose_device(device)
         self.network = network.to(self._device).eval()
         self.needs_extras = network.needs_extras
-        self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
-
-    def regions(self, frames: NDArray[np.uint8]) -> Floats:
-        return self._embed_frames(frames)
+        self.regions = region_embedder(backbone, whitening, device, extras=network.needs_extras)
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:

@@ -149,7 +149,7 @@ def update_index(
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
-            if known.get(key) == shard.data_digest():
+            if known.get(key) == shard.read().data_sha256:
                 continue
             if index is None:
                 if serving is not None and place not in serving.made:
@@ -158,7 +158,7 @@ def update_index(
                     collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings)
-            index.replace_shard(key, descriptors.searchable(shard), digest=shard.data_digest())
+            index.replace_shard(key, descriptors.searchable(shard), digest=shard.read().data_sha256)
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
         for key in (key for key in known if key not in finished and key not in awaited):
@@ -187,7 +187,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     for key in collection_shards(root)[0]:
         recipe = _recipe(project, key, model, collection.known_blank(root, model.digest))
         if recipe.shard.is_finished(recipe.provenance):
-            described[key] = recipe.shard.data_digest()
+            described[key] = recipe.shard.read().data_sha256
         else:
             undescribed[key] = digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
     serving = serving_index(root)

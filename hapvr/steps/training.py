@@ -236,7 +236,9 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     for stage in STAGES_READ[project.config.train.source]:
         for key in shards:
             shard = project.shard(stage, key)
-            digests[f"{stage}/{key}"] = frames.frames_digest(shard) if stage == frames.STAGE else shard.data_digest()
+            digests[f"{stage}/{key}"] = (
+                frames.frames_digest(shard) if stage == frames.STAGE else shard.read().data_sha256
+            )
     return digests
 
 
