@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,12 @@ def write_onnx(
         with torch.inference_mode():
             of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
             of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
-            differences = [*_differences(made, network, of_frames), *_differences(made, network, of_features)]
+            differences = list[float]()
+            for videos in (of_frames, of_features):  # the regions of each for torch, and for the engine
+                embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
+                for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
+                    wanted = float(network.compare(query[None], reference[None]).video[0, 0])
+                    differences.append(abs(float(made.similarities(own_query, [own_reference])[0]) - wanted))
         largest = float(np.max(differences))
         record["check"] = {"pairs": len(differences), "largest_difference": largest}
         if not largest <= TOLERANCE:
@@ -162,13 +167,3 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
                 )
         except Exception as error:  # the exporter raises classes of its own and of torch's compiler
             raise NotExported(f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})") from error
-
-
-def _differences(
-    made: ONNXNetworks, network: SimilarityNetwork, videos: Sequence[tuple[Floats, Floats]]
-) -> Iterator[float]:
-    """How far the similarities of all pairs are apart. videos: the regions of each for torch, and for the engine."""
-    embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
-    for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
-        wanted = float(network.compare(query[None], reference[None]).video[0, 0])
-        yield abs(float(made.similarities(own_query, [own_reference])[0]) - wanted)

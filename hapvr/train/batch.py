@@ -72,9 +72,8 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    dims: D of the regions. extras_dims: C of the pooled vectors that they
-    carry, 0 where they carry none. num_videos: that take part. _shard_of: number of the shard of each; _num_frames: its
-    sampled frames.
+    dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that take
+    part. _shard_of: number of the shard of each; _num_frames: its sampled frames.
     """
 
     dims: int
