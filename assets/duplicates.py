@@ -3,7 +3,7 @@
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import NOT_IN_COLLECTION, Made, chain_asset, step_asset
+from assets.factory import NOT_IN_COLLECTION, Made, chain_asset, progress_lines, step_asset
 from assets.project import ProjectResource
 from hapvr.chain import CHAIN, shards_of
 
@@ -25,7 +25,6 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
 def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.progress import progress_lines
     from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
     from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
     from hapvr.steps.searcher import UNSURE, Searcher

@@ -1,5 +1,6 @@
 """An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the rest is what the UI shows."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
 NOT_IN_COLLECTION = "This shard is a benchmark made of the collection's videos, so it is not searched."
+PROGRESS_EVERY_S = 5.0
 
 
 class Made(NamedTuple):
@@ -23,6 +25,23 @@ class Made(NamedTuple):
     project: "Project"
     key: str
     result: Any
+
+
+def progress_lines(write: Callable[[str], object], what: str) -> Callable[[int, int], None]:
+    """Turns progress into lines of a run's log, at most every PROGRESS_EVERY_S seconds."""
+    start = last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < PROGRESS_EVERY_S and done != total:
+            return
+        last = now
+        rate = done / max(now - start, 1e-9)
+        left = f", {(total - done) / rate:.0f} s left" if total > done and rate > 0 else ""
+        write(f"{what}: {done}/{total or '?'}, {rate:.1f}/s{left}")
+
+    return tell
 
 
 def dependencies(name: str) -> list[dg.AssetDep]:
@@ -79,8 +98,6 @@ def step_asset(
 
     @chain_asset(name, **options)
     def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-        from hapvr.progress import progress_lines
-
         opened, key = project.open(), context.partition_key if step.per_shard else ""
         progress = progress_lines(context.log.info, f"{name} {key}".rstrip())
         if step.shards == "collection" and key not in shards_of(opened, step):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets import checks, metadata
-from assets.factory import Made, dependencies, described, step_asset
+from assets.factory import Made, dependencies, described, progress_lines, step_asset
 from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
 
 VIEWS, LABELS = "training_views", "pseudo_labels"
@@ -69,7 +69,6 @@ features = step_asset(
 )
 def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
     from hapvr.data.manifest import is_training_shard
-    from hapvr.progress import progress_lines
     from hapvr.steps.quality import check_stored
     from hapvr.steps.views import make_views_and_labels
 

@@ -79,7 +79,7 @@ def shard(
 
     shard = result.shard
     failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
-    data_digest = shard.data_digest()  # `videos` has an index alone
+    data_digest = shard.read().data_sha256  # `videos` has an index alone
     entries: dict[str, Any] = {
         "dagster/row_count": result.num_rows,
         "videos_ok": result.num_ok,

@@ -1,6 +1,6 @@
 """Training: one process, or several by torchrun, through Dagster Pipes; one MLflow run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,6 +10,8 @@ from assets.factory import chain_asset
 from assets.project import ProjectResource
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from hapvr.steps.training import TrainingRun
 
 
@@ -84,9 +86,25 @@ def similarity_model(
     yield _trained(run, link)
 
 
+def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> "Figure":
+    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over steps."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
+    for name in names:
+        points = [(line["step"] + 1, line[name]) for line in history if name in line]
+        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
+    axes.set(xlabel="step", title=title)
+    if names:
+        axes.legend(fontsize="x-small", ncols=2)
+    axes.grid(alpha=0.3)
+    return figure
+
+
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
     """What a finished training shows."""
-    from hapvr.benchmark.report import history_figure
     from hapvr.steps.training import training_result
     from hapvr.train.run_folder import read_history
 

@@ -1,10 +1,20 @@
 """Ingest: which videos there are, the files themselves, and their sampled frames."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, step_asset
 from assets.project import SHARDS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from hapvr.data.frames import FrameFile
+
+THUMBNAIL_PX = (160, 90)
+SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
@@ -50,8 +60,25 @@ videos = step_asset(
 )
 
 
+def contact_sheet(frames: "FrameFile") -> "Image":
+    """A row for each of the first SHEET_VIDEOS videos, SHEET_FRAMES evenly spaced frames in each, padded to THUMBNAIL_PX."""
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    from hapvr.data.frames import thumbnail
+
+    video_ids = frames.video_ids[:SHEET_VIDEOS]
+    width, height = THUMBNAIL_PX
+    sheet = Image.new("RGB", (width * SHEET_FRAMES, height * max(1, len(video_ids))), "black")
+    for row, video_id in enumerate(video_ids):
+        jpegs = frames.read(video_id).jpegs
+        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, SHEET_FRAMES).round().astype(int)):
+            picture = ImageOps.pad(thumbnail(jpegs[index], size_px=THUMBNAIL_PX), THUMBNAIL_PX)
+            sheet.paste(picture, (column * width, row * height))
+    return sheet
+
+
 def _show_frames(made: Made) -> dg.MaterializeResult:
-    from hapvr.data.frames import SHEET_VIDEOS, contact_sheet
     from hapvr.steps.quality import check_frames
     from hapvr.steps.videos import open_frames
 

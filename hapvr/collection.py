@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from hapvr.data.manifest import collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ArgumentError, DataError, is_installed
-from hapvr.files import write_atomic
+from hapvr.files import write_text
 from hapvr.progress import Progress
+from hapvr.search.duplicates import GroupMember
 from hapvr.steps.baseline import ensure_baseline, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.search_model import search_model
@@ -36,16 +36,6 @@ from hapvr.video.sources import scan_folder
 
 FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
-
-
-@dataclass(frozen=True)
-class Collection:
-    """videos: every video with its status and, where it cannot be used, the reason; groups: of copies."""
-
-    videos: list[IndexRow]
-    groups: int
-    extra_copies: int
-    calibrated: bool
 
 
 def add_folders(root: Path, folders: Sequence[Path]) -> Project:
@@ -103,8 +93,13 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     return project
 
 
-def update_collection(project: Project, bar: Callable[[str], AbstractContextManager[Progress]]) -> Collection:
+def update_collection(
+    project: Project, bar: Callable[[str], AbstractContextManager[Progress]]
+) -> tuple[list[IndexRow], list[GroupMember] | None]:
     """Bring everything up to date with the folders, up to the groups of copies; what is there is left alone.
+
+    Returns every video with its status and, where it cannot be used, the reason; and the copies, None where the model is not
+    calibrated, so that nobody has looked for them.
 
     The model is the project's champion, at first the untrained baseline; where torch or MLflow is not installed, the baseline
     in its folder. bar: shows the progress of what it is given the name of.
@@ -132,17 +127,14 @@ def update_collection(project: Project, bar: Callable[[str], AbstractContextMana
             model = search_model(project, str(local_baseline(project, progress=progress)))
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
-    calibrated, groups = Searcher.open(project).evidence is not None, []
-    if calibrated:
-        run("duplicate_pairs")
-        groups = run("duplicate_groups")
-    number = len({member.group for member in groups})
-    return Collection(videos, number, len(groups) - number, calibrated)
+    if Searcher.open(project).evidence is None:
+        return videos, None
+    run("duplicate_pairs")
+    return videos, run("duplicate_groups")
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
-    with write_atomic(file) as part:
-        part.write_text(f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}", encoding="utf-8")
+    write_text(file, f"# {comment}\n{yaml.safe_dump(data, sort_keys=False, allow_unicode=True)}")
 
 
 def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:

@@ -5,8 +5,6 @@ Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `co
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -15,6 +13,7 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
+from hapvr.files import digest_of
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
@@ -220,5 +219,4 @@ class Config(Settings):
 
 def digest(*settings: Settings) -> str:
     """A 16-digit hex digest of one or more sections; equal settings give equal digests, whatever their order in the file."""
-    text = json.dumps([section.model_dump(mode="json") for section in settings], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return digest_of([section.model_dump(mode="json") for section in settings])[:16]

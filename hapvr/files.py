@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +48,12 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
             part.unlink()
         raise
     _flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """As `write_atomic`, of a text in UTF-8."""
+    with write_atomic(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def set_aside(path: Path) -> Path:
@@ -139,10 +145,10 @@ def digest_of(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def tensors_sha256(tensors: Iterable[tuple[str, str, Sequence[int], Any]]) -> str:
-    """Hex SHA-256 over tensors in name order. tensors: name, type as torch prints it, shape, and bytes of each."""
+def arrays_sha256(arrays: Mapping[str, Any]) -> str:
+    """Hex SHA-256 over arrays of numpy in name order: name, type as torch prints it, shape, and bytes of each."""
     digest = hashlib.sha256()
-    for name, kind, shape, data in sorted(tensors, key=lambda tensor: tensor[0]):
-        digest.update(f"{name}:{kind}:{tuple(shape)};".encode())
-        digest.update(data)
+    for name, values in sorted(arrays.items(), key=lambda item: item[0]):
+        digest.update(f"{name}:torch.{values.dtype}:{values.shape};".encode())
+        digest.update(values.tobytes())
     return digest.hexdigest()

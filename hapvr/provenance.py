@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hapvr import __version__
+from hapvr.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,6 @@ class Provenance:
         text = json.dumps([self.stage, self.settings, self.inputs], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def differences(self, other: Provenance) -> list[str]:
-        """How the settings differ, `self` being what is wanted, for people."""
-        mine, theirs = flat(self.settings), flat(other.settings)
-        return [
-            f"settings {key}: wanted {mine.get(key, '(none)')}, found {theirs.get(key, '(none)')}"
-            for key in sorted({*mine, *theirs})
-            if mine.get(key) != theirs.get(key)
-        ]
-
     def to_json(self) -> str:
         return json.dumps(asdict(self) | {"fingerprint": self.fingerprint}, sort_keys=True, default=str)
 
@@ -55,6 +47,22 @@ class Provenance:
     def from_json(text: str) -> Provenance:
         """Inverse of `to_json`. Raises ValueError or RecursionError for anything else."""
         return TypeAdapter(Provenance).validate_python(json.loads(text))
+
+
+def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """How settings differ, for people."""
+    mine, theirs = flat(wanted), flat(found)
+    return [
+        f"settings {key}: wanted {mine.get(key, '(none)')}, found {theirs.get(key, '(none)')}"
+        for key in sorted({*mine, *theirs})
+        if mine.get(key) != theirs.get(key)
+    ]
+
+
+def require_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, hint: str) -> None:
+    """Raise DataError, naming what differs, unless the settings are the wanted ones. what: is wrong then; hint: what to do."""
+    if different := differences(wanted, found):
+        raise DataError(f"{what}: {'; '.join(different)}. {hint}")
 
 
 @cache

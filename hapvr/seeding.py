@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,3 +29,13 @@ def torch_rng(*parts: int | str) -> torch.Generator:
     import torch  # decoding and rendering workers need seeds, not torch
 
     return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators are then as they were."""
+    import torch
+
+    with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

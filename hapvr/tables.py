@@ -91,12 +91,6 @@ def read_user_table(path: Path) -> pl.DataFrame:
     return pl.read_csv(data, infer_schema=False)
 
 
-def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """As `write_table`, of a table of Polars."""
-    with path.open("wb") as stream:
-        write_table(frame.to_arrow(), stream)
-
-
 def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
     """Raise ValueError unless a table has each of these columns once, of this type, and with a value wherever one is due."""
     for field in fields:

@@ -32,8 +32,8 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     clip = write_clip(one / "a.mp4", seed=0)
     project = add_folders(root, [one])
     new_store(root / "mlflow")
-    first = update_collection(project, no_bar)
-    assert not first.calibrated
+    _, copies = update_collection(project, no_bar)
+    assert copies is None
     assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == ["one/a.mp4"]
 
     for number in range(1, 7):
@@ -41,10 +41,10 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     (more / "bad.mp4").write_bytes(b"no video")
     (root / COLLECTION_FILE).write_text((root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n")
     project = add_folders(root, [more, one])
-    second = update_collection(project, no_bar)
-    assert second.calibrated
+    videos, copies = update_collection(project, no_bar)
+    assert copies is not None
     assert (root / COLLECTION_FILE).read_text().endswith("# mine\n")
-    assert [row["video_id"] for row in second.videos if row["status"] != "ok"] == ["more/bad.mp4"]
+    assert [row["video_id"] for row in videos if row["status"] != "ok"] == ["more/bad.mp4"]
     best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
     assert best.reference == "more/3.mp4"
     assert (best.verdict, best.probability > 0.9) == ("match", True)
@@ -54,13 +54,13 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
-    again = update_collection(add_folders(root, []), no_bar)
-    assert again.videos == second.videos
+    again, _ = update_collection(add_folders(root, []), no_bar)
+    assert again == videos
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
     more.rename(tmp_path / "renamed")
-    again = update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)
-    assert again.videos == second.videos
+    again, _ = update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)
+    assert again == videos
     frames = [path for path in files if "frames" in path.parts]
     assert {path: path.stat().st_mtime_ns for path in frames} == {path: files[path] for path in frames}
     assert Searcher.open(project).search_id("more/3.mp4").matches

@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional
 
 from hapvr.augment.settings import ViewsConfig
 from hapvr.augment.views import NOISE, ViewPlan, crop_or_loop, draw_temporal, draw_window
-from hapvr.seeding import derive_seed, numpy_rng
+from hapvr.seeding import derive_seed, numpy_rng, seeded
 from hapvr.video.frames import decode_jpegs
 
 
@@ -59,8 +59,7 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
         indices, areas = crop_or_loop(window, num_frames=num_frames, rng=rng), [0.8, 1.0]
     else:
         indices, areas = draw_temporal(window, num_frames=num_frames, rng=rng), [0.5, 1.0]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(rng.integers(2**62)))
+    with seeded(int(rng.integers(2**62))):
         top, left, height, width = RandomResizedCrop.get_params(frames, areas, [3 / 4, 4 / 3])
     flip = bool(rng.random() < 0.5)
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
@@ -84,8 +83,7 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
 
     seed: all randomness; the global generator is left as it was.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         operations = v2.RandAugment(num_ops=2, magnitude=9)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
     return augmented

@@ -23,8 +23,8 @@ import polars as pl
 from pydantic import BaseModel, Field
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_json_as, write_atomic
-from hapvr.tables import TABLE_ERRORS, read_frame, write_frame
+from hapvr.files import read_json_as, write_atomic, write_text
+from hapvr.tables import TABLE_ERRORS, read_frame, write_table
 
 Metric = Literal["mAP", "micro-AP"]
 ApKind = Literal["step", "trapezoid", "tie_grouped"]
@@ -103,13 +103,12 @@ class BenchmarkDefinition:
 
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
-    videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
+    videos: for a benchmark with files, columns video_id, path (relative to its folder), role, group, edit; else None.
     segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
     Raises DataError where ids repeat, a label or segment names an unknown video, or a segment does not end after it begins.
     """
 
     name: str
-    kind: str
     queries: tuple[str, ...]
     database: tuple[str, ...]
     labels: pl.DataFrame
@@ -117,7 +116,6 @@ class BenchmarkDefinition:
     exclusions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=EXCLUSION_SCHEMA))
     segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
-    folder: Path | None = None
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -201,11 +199,10 @@ def write_clips(
     }
     definition = _definition(folder, CLIPS, name, tables, provenance)
     for table_name, table in tables.items():
-        with write_atomic(folder / f"{table_name}.parquet") as part:
-            write_frame(table, part)
+        with write_atomic(folder / f"{table_name}.parquet") as part, part.open("wb") as stream:
+            write_table(table.to_arrow(), stream)
     head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
-    with write_atomic(folder / "benchmark.json") as part:
-        part.write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(folder / "benchmark.json", json.dumps(head, indent=2, ensure_ascii=False) + "\n")
     return definition
 
 
@@ -269,7 +266,6 @@ def _definition(
         seen.add(measured)
     return BenchmarkDefinition(
         name=name,
-        kind=kind,
         queries=tuple(videos.filter(pl.col("role").is_in(["query", "both"]))["video_id"]),
         database=tuple(videos.filter(pl.col("role").is_in(["database", "both"]))["video_id"]),
         labels=tables["labels"],
@@ -277,7 +273,6 @@ def _definition(
         segments=tables.get("segments"),
         tasks=tuple(tasks),
         videos=videos if kind == CLIPS else None,
-        folder=folder,
         provenance=provenance,
     )
 

@@ -1,4 +1,4 @@
-"""Figures and tables of trainings and benchmark results. Figures are matplotlib `Figure` objects without global state."""
+"""Figures and tables of benchmark results. Figures are matplotlib `Figure` objects without global state."""
 
 from __future__ import annotations
 
@@ -42,21 +42,6 @@ def similarity_distribution_figure(
         axes.hist(values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=label)
     axes.set(xlabel="video similarity", ylabel="density", title=title)
     axes.legend(fontsize="small")
-    return figure
-
-
-def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> Figure:
-    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over steps."""
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    names = dict.fromkeys(name for line in history for name in line if name.startswith(prefix))
-    for name in names:
-        points = [(line["step"] + 1, line[name]) for line in history if name in line]
-        axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
-    axes.set(xlabel="step", title=title)
-    if names:
-        axes.legend(fontsize="x-small", ncols=2)
-    axes.grid(alpha=0.3)
     return figure
 
 

@@ -27,20 +27,20 @@ def add(
     from hapvr.collection import add_folders, update_collection
 
     project = add_folders(data, folders or [])
-    found = update_collection(project, progress_bar)
-    lost = [row for row in found.videos if row["status"] != "ok"]
-    usable, said = len(found.videos) - len(lost), ("video_id", "status", "reason", "message")
+    videos, copies = update_collection(project, progress_bar)
+    groups, lost = len({one.group for one in copies or ()}), [row for row in videos if row["status"] != "ok"]
+    usable, said = len(videos) - len(lost), ("video_id", "status", "reason", "message")
     unusable = [{name: row[name] for name in said} for row in lost]
-    result = {"data": project.root.url, "videos": usable, "unusable": unusable, "groups": found.groups}
+    result = {"data": project.root.url, "videos": usable, "unusable": unusable, "groups": groups}
     named = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
     lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
-    copies = f"{counted(found.groups, 'group')} of copies"
-    if not found.calibrated:
-        copies = "too few videos to say how sure an answer is, and to look for copies: add more"
-    elif found.groups:
-        copies += f", with {counted(found.extra_copies, 'video')} more than needed: `hapvr duplicates{named}`"
-    lines += [copies, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
+    text = f"{counted(groups, 'group')} of copies"
+    if copies is None:
+        text = "too few videos to say how sure an answer is, and to look for copies: add more"
+    elif copies:
+        text += f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr duplicates{named}`"
+    lines += [text, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
     show(result, text="\n".join(lines))
 
 

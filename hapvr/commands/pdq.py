@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +84,9 @@ def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str
 
     project = open_project(config)
     for key in collection_keys(project.root, shard_keys(project.root)):
+        if project.shard("frames", key).find() is None:
+            warnings.warn(f"shard {key} has no frames yet and is left out; `hapvr sample` makes them", stacklevel=2)
+            continue
         shard = open_frames(project, key)
         wanted = [video_id for video_id in shard.video_ids if not video_ids or video_id in video_ids]
         with progress_bar(key) as progress:

@@ -230,16 +230,17 @@ def _from_features(
     from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features
     from hapvr.tables import read_frame
 
-    chosen = load_similarity_model(model)
+    network, description = load_similarity_model(model)
     root, device = DataRoot(features), choose_device("auto")
     reader, normalized = BenchmarkFeatures(root, shards_with_features(root, definition), definition), None
-    chosen.require_features(reader.settings)
-    score_benchmark(chosen.network, definition, reader, out, device=device)
+    if description is not None:
+        description.require_features(model, reader.settings)
+    score_benchmark(network, definition, reader, out, device=device)
     if background is not None:
         others, videos = background_features(root, definition, background)
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
             levels = Path(folder) / "background.parquet"
-            score_benchmark(chosen.network, definition, others, levels, references=videos, device=device)
+            score_benchmark(network, definition, others, levels, references=videos, device=device)
             normalized = normalize_similarities(read_frame(out), read_frame(levels))
     return normalized, frozenset(reader.available())
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys
-from hapvr.data.shards import Columns, Shard, VideoRows, frame_columns, frame_fields, tensor_field
+from hapvr.data.shards import Shard, VideoRows, frame_fields, tensor_field
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
@@ -43,21 +43,10 @@ VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features, the rows of frame extras included."""
+    """The columns for [num_regions, dims] features, the rows of frame extras included; behind those of any frame its hash,
+    NO_HASH where the frames are not at hand, and its regions."""
     hashes = pa.field("hash", pa.uint64(), nullable=False)
     return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims)))
-
-
-def feature_columns(
-    video_id: str,
-    timestamps_s: Sequence[float],
-    regions: npt.NDArray[np.floating],
-    hashes: npt.NDArray[np.uint64] | None = None,
-) -> Columns:
-    """The rows of one video, column by column in the order of `fields`. timestamps_s: T seconds; regions: [T, R, D]; hashes:
-    [T], None where the frames are not at hand."""
-    known = np.zeros(len(regions), np.uint64) if hashes is None else hashes
-    return frame_columns(video_id, timestamps_s, known, regions)
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:

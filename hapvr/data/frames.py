@@ -7,15 +7,12 @@ import io
 import struct
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-from PIL import Image, ImageOps
+from PIL import Image
 
 from hapvr.data.shards import Shard, VideoRows, frame_fields
 
 STAGE = "frames"
-THUMBNAIL_PX = (160, 90)
-SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = tuple(pa.field(name, pa.string(), nullable=False) for name in ("file_sha256", "frames_sha256"))
 
@@ -56,20 +53,8 @@ class FrameFile(VideoRows):
         return VideoFrames(*(tuple(table.column(name).to_pylist()) for name in ("jpeg", "timestamp_s")))
 
 
-def thumbnail(jpeg: bytes, *, size_px: tuple[int, int] = THUMBNAIL_PX) -> Image.Image:
+def thumbnail(jpeg: bytes, *, size_px: tuple[int, int]) -> Image.Image:
     """A frame as RGB picture that is no larger than (width, height)."""
     with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
         frame.thumbnail(size_px)
         return frame.convert("RGB")
-
-
-def contact_sheet(frames: FrameFile) -> Image.Image:
-    """A row for each of the first SHEET_VIDEOS videos, SHEET_FRAMES evenly spaced frames in each, padded to THUMBNAIL_PX."""
-    video_ids = frames.video_ids[:SHEET_VIDEOS]
-    width, height = THUMBNAIL_PX
-    sheet = Image.new("RGB", (width * SHEET_FRAMES, height * max(1, len(video_ids))), "black")
-    for row, video_id in enumerate(video_ids):
-        jpegs = frames.read(video_id).jpegs
-        for column, index in enumerate(np.linspace(0, len(jpegs) - 1, SHEET_FRAMES).round().astype(int)):
-            sheet.paste(ImageOps.pad(thumbnail(jpegs[index]), THUMBNAIL_PX), (column * width, row * height))
-    return sheet

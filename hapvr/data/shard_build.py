@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from hapvr.data.shards import STATUS_OK, Columns, Shard, VideoRows, index_row
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
+from hapvr.provenance import Provenance, differences, environment
 
 IndexRow = dict[str, Any]
 """A row of an index, see `hapvr.data.shards.index_row`."""
@@ -89,7 +89,7 @@ def build_shard(
             return StageResult.of(shard, done=False)
         kept: dict[str, IndexRow] = {}
         found = shard.find() if reuse else None
-        if reuse and found and not found.provenance.differences(provenance):
+        if reuse and found and not differences(provenance.settings, found.provenance.settings):
             kept = {row["video_id"]: row for row in found.rows() if reuse(row, found.provenance)}
             # Damaged rows must not be copied under a new digest.
             if kept and found.data_sha256 and found.data_sha256 != shard.root.sha256(shard.data_name):

@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError, DataError
-from hapvr.provenance import Provenance
+from hapvr.provenance import Provenance, require_settings
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
@@ -143,20 +143,13 @@ class Shard:
         """
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
-        if differences := Provenance(self.stage, settings).differences(Provenance(self.stage, chosen)):
-            raise DataError(
-                f"storage: {self.stage} of shard {self.key} was made with other settings: {'; '.join(differences)}. "
-                f"Materialise it again, or restore those settings"
-            )
+        what = f"storage: {self.stage} of shard {self.key} was made with other settings"
+        require_settings(chosen, settings, what=what, hint="Materialise it again, or restore those settings")
         return found
 
     def digest(self) -> str:
         """SHA-256 of the index, which holds the data file's digest."""
         return self.root.sha256(self.index_name)
-
-    def data_digest(self) -> str:
-        """SHA-256 of the data file as it was written; "" if the shard has none. Raises as `read` does."""
-        return self.read().data_sha256
 
     def index(self) -> pl.DataFrame:
         """The rows of the index, as of `ShardIndex.rows`. Raises as `read` does."""

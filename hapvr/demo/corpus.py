@@ -32,7 +32,7 @@ from hapvr.demo.edits import (
 )
 from hapvr.demo.scene import NUM_DRESSINGS, SEED, Camera, Pixels, Scene, film
 from hapvr.errors import DataError, VideoError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import read_json_as, write_atomic, write_text
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -264,8 +264,7 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
             shutil.rmtree(folder / "videos")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
-    with write_atomic(folder / _STATE_FILE) as part:
-        part.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
+    write_text(folder / _STATE_FILE, json.dumps({"fingerprint": fingerprint}) + "\n")
 
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:

@@ -189,10 +189,6 @@ def _heavy_color(frames: Pixels, rng: Rng) -> Pixels:
     return np.where(graded > 190, 255 - graded, graded) if effect == 1 else graded
 
 
-def _flip(frames: Pixels, rng: Rng) -> Pixels:
-    return frames[:, :, ::-1]
-
-
 def _blur(frames: Pixels, rng: Rng) -> Pixels:
     blur = ImageFilter.BoxBlur(frames.shape[1] * rng.uniform(0.012, 0.025))
     return np.stack([np.asarray(Image.fromarray(frame).filter(blur)) for frame in frames])
@@ -332,7 +328,7 @@ EDITS: dict[str, Edit] = {
     "color": Edit("ND", partial(_grade, strength=0.45)),
     "text": Edit("ND", _captions),
     "tight_crop": Edit("DS", lambda frames, rng: crop_to(frames, rng.uniform(0.35, 0.55), rng)),
-    "flip": Edit("DS", _flip),
+    "flip": Edit("DS", lambda frames, rng: frames[:, :, ::-1]),
     "heavy_color": Edit("DS", _heavy_color),
     "emoji": Edit("DS", _emoji),
     "blur": Edit("DS", _blur),
@@ -351,7 +347,7 @@ EDITS: dict[str, Edit] = {
 }
 HARD_EDITS: dict[str, Edit] = {
     "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
-    "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(_flip(frames, rng), rng), rng)),
+    "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(frames[:, :, ::-1], rng), rng)),
     "fast_grey_noise": Edit("DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
     "picture_in_picture": Edit("DS", combines=True, whole=partial(_inset, low=0.4, high=0.5)),
     "five_seconds": Edit("DS", rows=partial(excerpt_rows, length_s=5)),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.files import read_json_as, require_regular, tensors_sha256, write_atomic
+from hapvr.files import arrays_sha256, read_json_as, require_regular, write_atomic, write_text
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
-from hapvr.seeding import torch_rng
+from hapvr.seeding import seeded, torch_rng
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +23,6 @@ WEIGHTS_FILE = "network.safetensors"
 DESCRIPTION_FILE = "network.json"
 HINT = "copy or train the network again"
 MAX_MISMATCHES = 10
-TORCH_WORDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint", "BOOL": "bool"}
-"""Types of safetensors as torch calls them, without their numbers of bits."""
 
 
 class NetworkDescription(BaseModel):
@@ -53,18 +51,14 @@ def scoring_settings(network: VideoNetwork | NetworkDescription) -> dict[str, An
 
 def weights_sha256(folder: Path) -> str:
     """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises DamagedError."""
-    from safetensors import SafetensorError, deserialize  # which scoring does without
+    from safetensors import SafetensorError  # which scoring does without
+    from safetensors.numpy import load
 
-    file, tensors = folder / WEIGHTS_FILE, []
+    file = folder / WEIGHTS_FILE
     try:
-        found = deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
-    except (OSError, SafetensorError) as error:
+        return arrays_sha256(load(file.read_bytes()))
+    except (OSError, KeyError, SafetensorError) as error:  # KeyError: of a type that numpy lacks
         raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error
-    for name, tensor in found:
-        word = tensor["dtype"].rstrip("0123456789")
-        kind = f"torch.{TORCH_WORDS[word]}{tensor['dtype'].removeprefix(word)}"
-        tensors.append((name, kind, tensor["shape"], tensor["data"]))
-    return tensors_sha256(tensors)
 
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0) -> VideoNetwork:
@@ -75,15 +69,13 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int =
     """
     import torch
 
-    from hapvr.model.family import seeded
-
     generator = torch_rng(seed, "network")
     # A search loads the code of its own family alone.
     if isinstance(settings, NetworkSettings):
         from hapvr.model.network import SimilarityNetwork
 
         return SimilarityNetwork(settings, dims=dims, generator=generator)
-    with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu")), torch.device("cpu")):
+    with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu"))):
         if isinstance(settings, TcaSettings):
             from hapvr.model.tca import ContextNetwork
 
@@ -106,8 +98,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     with write_atomic(folder / WEIGHTS_FILE) as part:
         save_file(weights, part)
-    with write_atomic(folder / DESCRIPTION_FILE) as part:
-        part.write_text(description.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write_text(folder / DESCRIPTION_FILE, description.model_dump_json(indent=2) + "\n")
     return folder
 
 

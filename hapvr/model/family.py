@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -144,14 +143,6 @@ def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
     """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool [N, T])."""
     frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
     return F.normalize((frames if mask is None else frames.masked_fill(~mask[..., None], 0)).sum(1), dim=-1)
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators are then as they were."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:

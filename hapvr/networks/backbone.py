@@ -86,6 +86,17 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     return backbone
 
 
+class Graph(nn.Module):
+    """A function of one or two tensors, and the module whose weights it uses, for converters to other formats."""
+
+    def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
+        super().__init__()
+        self.run, self.network = run, network
+
+    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
+        return self.run(first) if second is None else self.run(first, second)
+
+
 @torch.inference_mode()
 def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
     """What a network makes of one black frame, and why it does not; so it is refused before any work is done."""

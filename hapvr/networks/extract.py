@@ -211,16 +211,10 @@ def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
     import openvino
     import torch
 
+    from hapvr.networks.backbone import Graph
+
     run = getattr(replace(frozen, precision="float32"), method)
     key = f"{method} {replace(frozen, network=None)}"  # type: ignore[arg-type]
-
-    class FrameFunction(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = frozen.network  # so that its weights are known
-
-        def forward(self, frames: Tensor) -> Any:
-            return run(frames)
 
     with _one_at_a_time, torch.no_grad(), torch.autocast("cpu", enabled=False):
         if key in _kept:
@@ -230,7 +224,7 @@ def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
-                model = openvino.convert_model(FrameFunction().eval(), example_input=probe[:2])
+                model = openvino.convert_model(Graph(run, frozen.network).eval(), example_input=probe[:2])
             model.reshape([-1, *size])
         except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
             raise DataError(f"OpenVINO cannot convert it ({_last_line(error)})") from error

@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from hapvr.errors import ConfigError, DataError
-from hapvr.files import tensors_sha256
+from hapvr.files import arrays_sha256
 from hapvr.networks.settings import BackboneConfig, FrozenNetworkConfig, Precision
 
 if TYPE_CHECKING:
@@ -152,14 +152,6 @@ def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> d
     """What determines a frozen network's output, as data and models record it: weights, and what differs from defaults."""
     stated = config.model_dump(mode="json", include={"options", "precision", "descriptor"}, exclude_defaults=True)
     return asdict(identity) | stated
-
-
-def arrays_sha256(state: State) -> str:
-    """`hapvr.networks.weights.state_sha256` of arrays."""
-    return tensors_sha256(
-        (name, f"torch.{values.dtype}", values.shape, np.ascontiguousarray(values).tobytes())
-        for name, values in state.items()
-    )
 
 
 @cache

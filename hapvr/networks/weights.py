@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, DataError
+from hapvr.files import arrays_sha256
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.model.published import read_archive
-from hapvr.networks.packaged import WeightsIdentity, arrays_sha256, packaged_tensors
+from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
+from hapvr.seeding import seeded
 
 HUB_FILE = "model.safetensors"
 MAX_PARAMETERS = 4_000_000_000
@@ -133,8 +135,7 @@ def _build(
         logging.getLogger("timm").setLevel(logging.ERROR)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             network: nn.Module = timm.create_model(architecture, **options)
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(

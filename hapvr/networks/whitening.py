@@ -10,7 +10,7 @@ from safetensors.numpy import load as load_safetensors, save as save_safetensors
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError
-from hapvr.networks.packaged import arrays_sha256
+from hapvr.files import arrays_sha256
 from hapvr.provenance import Provenance
 
 STAGE = "whitening"

@@ -5,8 +5,6 @@ A version's files are a pyfunc model, which brings this package's code, its requ
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -245,8 +243,3 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     version = max(since, key=since.__getitem__)
     promote(client, name, version, how="rollback", reason=reason)
     return version
-
-
-def data_digest(data: Mapping[str, str]) -> str:
-    """SHA-256 of all parts together: the tag `data.digest` of a version."""
-    return hashlib.sha256(json.dumps(dict(data), sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -23,11 +23,11 @@ from pydantic import BaseModel, Field
 
 from hapvr import __version__
 from hapvr.errors import FULL_HINT, DamagedError, DataError, MissingPartError, is_installed, on_processor
-from hapvr.files import file_sha256, read_json_as, write_atomic
+from hapvr.files import file_sha256, read_json_as, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.settings import BackboneConfig, Precision
-from hapvr.provenance import Provenance
+from hapvr.provenance import require_settings
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
@@ -113,12 +113,10 @@ class Description(BaseModel):
             "crop_px": self.crop_px,
             "whitening": self.whitening,
         }
-        found = Provenance("features", without_extras(settings))
-        if differences := Provenance("features", own).differences(found):
-            raise DataError(
-                f"model: {place} does not go with these features: {'; '.join(differences)}. Extract features with the "
-                "model's settings, or take the model that was trained on these"
-            )
+        hint = "Extract features with the model's settings, or take the model that was trained on these"
+        require_settings(
+            without_extras(settings), own, what=f"model: {place} does not go with these features", hint=hint
+        )
 
 
 def read_description(folder: Path) -> Description:
@@ -157,52 +155,49 @@ def random_weights_warning(sources: Iterable[str]) -> str:
     return said if "random" in sources else ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class BundleParts:
-    """What a bundle is assembled from.
+def write_bundle(
+    folder: Path,
+    *,
+    network_folder: Path,
+    backbone: Backbone | PackagedBackbone,
+    whitening: Whitening,
+    sampling: SamplingConfig,
+    serving: ServingConfig | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    calibration: Calibration | None = None,
+    warning: str = "",
+    onnx: Mapping[str, Any] | None = None,
+    onnx_folder: Path | None = None,
+) -> Path:
+    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
 
     warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
     `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
     """
-
-    network_folder: Path
-    backbone: Backbone | PackagedBackbone
-    whitening: Whitening
-    sampling: SamplingConfig
-    serving: ServingConfig = field(default_factory=ServingConfig)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    calibration: Calibration | None = None
-    warning: str = ""
-    onnx: Mapping[str, Any] | None = None
-    onnx_folder: Path | None = None
-
-
-def write_bundle(folder: Path, parts: BundleParts) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`."""
     from safetensors.numpy import save_file  # which scoring does without
 
     from hapvr.networks.whitening import whitening_to_bytes
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    if parts.onnx_folder is not None:
-        shutil.move(parts.onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
-    shutil.copytree(parts.network_folder, folder / NETWORK_FOLDER)
-    save_file(parts.backbone.state(), folder / BACKBONE_FILE)
-    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(parts.whitening))
-    if parts.calibration is not None:
-        _write_values(folder / CALIBRATION_FILE, parts.calibration)
+    if onnx_folder is not None:
+        shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
+    shutil.copytree(network_folder, folder / NETWORK_FOLDER)
+    save_file(backbone.state(), folder / BACKBONE_FILE)
+    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(whitening))
+    if calibration is not None:
+        _write_values(folder / CALIBRATION_FILE, calibration)
     description = {
         "format_version": 4,
         "hapvr_version": __version__,
-        "serving": parts.serving.model_dump(mode="json"),
-        "sampling": parts.sampling.model_dump(mode="json"),
-        "backbone": parts.backbone.settings,
-        "crop_px": parts.backbone.crop_px,
-        "whitening": parts.whitening.sha256,
-        "provenance": dict(parts.provenance),
-        "warning": parts.warning or random_weights_warning([parts.backbone.identity.source]),
-        "onnx": dict(parts.onnx or {"reason": "it was not asked for"}),
+        "serving": (serving or ServingConfig()).model_dump(mode="json"),
+        "sampling": sampling.model_dump(mode="json"),
+        "backbone": backbone.settings,
+        "crop_px": backbone.crop_px,
+        "whitening": whitening.sha256,
+        "provenance": dict(provenance or {}),
+        "warning": warning or random_weights_warning([backbone.identity.source]),
+        "onnx": dict(onnx or {"reason": "it was not asked for"}),
     }
     _write_description(folder, description)  # last: without it the folder is not a bundle
     return folder
@@ -229,9 +224,8 @@ def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
     """Write scorer.json, with the digests of the other files."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / SCORER_FILE]
     digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-    with write_atomic(folder / SCORER_FILE) as part:
-        text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
-        part.write_text(text, encoding="utf-8")
+    text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
+    write_text(folder / SCORER_FILE, text)
 
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
@@ -300,22 +294,9 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SimilarityModel:
-    """place: of the model. description: None where it is no bundle."""
-
-    place: Path
-    network: VideoNetwork
-    description: Description | None = None
-
-    def require_features(self, settings: Mapping[str, Any]) -> None:
-        """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
-        if self.description is not None:
-            self.description.require_features(self.place, settings)
-
-
-def load_similarity_model(place: Path) -> SimilarityModel:
-    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth.
+def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None]:
+    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth; and the
+    description of a bundle: models that came from outside do not say which features they go with.
 
     Raises DataError saying which of these were looked for.
     """
@@ -323,13 +304,13 @@ def load_similarity_model(place: Path) -> SimilarityModel:
     from hapvr.model.published import import_released
 
     if place.is_file():
-        return SimilarityModel(place=place, network=import_released(place)[0])
+        return import_released(place)[0], None
     if (place / DESCRIPTION_FILE).is_file():
-        return SimilarityModel(place=place, network=load_network(place)[0])
+        return load_network(place)[0], None
     if (place / SCORER_FILE).exists():
         description = read_description(place)
         description.require_files(place)
-        return SimilarityModel(place=place, network=load_network(place / NETWORK_FOLDER)[0], description=description)
+        return load_network(place / NETWORK_FOLDER)[0], description
     raise DataError(
         f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with {DESCRIPTION_FILE}), a "
         "published .pth, or models:/NAME@ALIAS"

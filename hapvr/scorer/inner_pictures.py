@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hapvr.video.frames import decode_jpegs
+from hapvr.video.frames import decode_jpegs, spread
 
 Floats = NDArray[np.float32]
 Box = tuple[slice, slice]
@@ -45,8 +45,7 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     """
     if len(jpegs) < 2:
         return []
-    chosen = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), MAX_FRAMES)).astype(int))
-    frames = decode_jpegs([jpegs[number] for number in chosen]).astype(np.float32)
+    frames = decode_jpegs(spread(jpegs, MAX_FRAMES)).astype(np.float32)
     luma = np.tensordot(frames, np.array([0.299, 0.587, 0.114], np.float32), axes=(1, 0))
     upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
     x, y = _lines(upright), _lines(level)

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ from hapvr.errors import HapvrError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
-from hapvr.networks.backbone import Backbone
+from hapvr.networks.backbone import Backbone, Graph
 from hapvr.networks.extract import choose_device, region_embedder
-from hapvr.networks.packaged import PackagedBackbone
+from hapvr.networks.packaged import OPSET, PackagedBackbone
 from hapvr.networks.whitening import Whitening
 from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXName, ONNXNetworks, ONNXRecord
 from hapvr.settings import first_line
 
-OPSET = 18
 TOLERANCE = 1e-4
 """Largest difference of a similarity to torch's at which the files are kept."""
 
@@ -43,10 +42,7 @@ class TorchNetworks:
         self._device = choose_device(device)
         self.network = network.to(self._device).eval()
         self.needs_extras = network.needs_extras
-        self._embed_frames = region_embedder(backbone, whitening, device, extras=network.needs_extras)
-
-    def regions(self, frames: NDArray[np.uint8]) -> Floats:
-        return self._embed_frames(frames)
+        self.regions = region_embedder(backbone, whitening, device, extras=network.needs_extras)
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
@@ -106,7 +102,12 @@ def write_onnx(
         with torch.inference_mode():
             of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
             of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
-            differences = [*_differences(made, network, of_frames), *_differences(made, network, of_features)]
+            differences = list[float]()
+            for videos in (of_frames, of_features):  # the regions of each for torch, and for the engine
+                embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
+                for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
+                    wanted = float(network.compare(query[None], reference[None]).video[0, 0])
+                    differences.append(abs(float(made.similarities([own_query], [own_reference])[0, 0]) - wanted))
         largest = float(np.max(differences))
         record["check"] = {"pairs": len(differences), "largest_difference": largest}
         if not largest <= TOLERANCE:
@@ -115,17 +116,6 @@ def write_onnx(
         shutil.rmtree(place)
         raise
     return record
-
-
-class Graph(nn.Module):
-    """A function of tensors, and the module whose weights it uses."""
-
-    def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
-        super().__init__()
-        self.run, self.network = run, network
-
-    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
-        return self.run(first) if second is None else self.run(first, second)
 
 
 def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:
@@ -177,13 +167,3 @@ def _export(place: Path, backbone: Backbone, whitening: Whitening, network: Simi
                 )
         except Exception as error:  # the exporter raises classes of its own and of torch's compiler
             raise NotExported(f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})") from error
-
-
-def _differences(
-    made: ONNXNetworks, network: SimilarityNetwork, videos: Sequence[tuple[Floats, Floats]]
-) -> Iterator[float]:
-    """How far the similarities of all pairs are apart. videos: the regions of each for torch, and for the engine."""
-    embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
-    for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
-        wanted = float(network.compare(query[None], reference[None]).video[0, 0])
-        yield abs(float(made.similarities([own_query], [own_reference])[0, 0]) - wanted)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from hapvr.config import WebhookConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError
+from hapvr.files import digest_of
 from hapvr.steps.project import Project
 
 OUTBOX_PLACE = "watch/outbox.db"
@@ -77,7 +78,7 @@ class AlertOutbox:
                 if one.lasting and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount:
                     continue
                 key = [one.key, now_s] if one.lasting else [one.key]
-                name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+                name = digest_of(key)[:32]
                 body = {"id": name, "event": one.event, "text": one.text, "time": moment}
                 database.execute(_PUT, (name, json.dumps(body, ensure_ascii=False), one.key, now_s))
 

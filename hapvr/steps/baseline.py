@@ -21,7 +21,7 @@ from hapvr.networks.extract import open_backbone
 from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import CARD_FILE, BundleParts, complete_bundle, write_bundle
+from hapvr.scorer.bundle import CARD_FILE, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.steps.project import Project
@@ -158,19 +158,17 @@ def _complete(
 def write_run_bundle(
     project: Project, folder: Path, backbone: Backbone | PackagedBackbone, onnx: Mapping[str, Any], **parts: Any
 ) -> Path:
-    """The bundle of the network below the folder of a run. onnx: what `export_onnx` returned; parts: more of `BundleParts`."""
+    """The bundle of the network below the folder of a run. onnx: what `export_onnx` returned; parts: more of `write_bundle`."""
     return write_bundle(
         folder / "bundle",
-        BundleParts(
-            network_folder=folder / "network",
-            backbone=backbone,
-            whitening=load_whitening(project.root),
-            sampling=project.config.sampling,
-            serving=project.config.serving,
-            onnx=onnx,
-            onnx_folder=folder / "exported" if "files" in onnx else None,
-            **parts,
-        ),
+        network_folder=folder / "network",
+        backbone=backbone,
+        whitening=load_whitening(project.root),
+        sampling=project.config.sampling,
+        serving=project.config.serving,
+        onnx=onnx,
+        onnx_folder=folder / "exported" if "files" in onnx else None,
+        **parts,
     )
 
 

@@ -102,7 +102,7 @@ def open_validator(project: Project, name: str, device: str) -> Callable[[VideoN
         scores = score_stored(network, definition, features, device)
         result = evaluate(definition, scores, policy="strict", available=frozenset(features.available()))
         target = target_mean(result, project.config.evaluation)
-        return {"mean": target, **{task.task: task.value for task in result.tasks}}
+        return {"mean": target, **result.metrics}
 
     return validate
 
@@ -158,6 +158,5 @@ def check_evaluation(project: Project) -> None:
 
 def target_mean(result: EvaluationResult, config: EvaluationConfig) -> float:
     """Mean of the target metrics that the benchmark has; `check_evaluation` has found one."""
-    values = {task.task: task.value for task in result.tasks}
-    chosen = [values[name] for name in config.target_metrics if name in values]
+    chosen = [result.metrics[name] for name in config.target_metrics if name in result.metrics]
     return sum(chosen) / len(chosen)

@@ -76,13 +76,8 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             own = (network.self_similarity(video).double().cpu().numpy() for video in (first, second))
             return relative_similarity(network.frame_similarity(first, second).cpu().numpy(), *own)
 
-    source: dict[str, Any] = {
-        "benchmark": name,
-        "task": task.name,
-        "labels": sorted(task.positives),
-        "run_key": run.key,
-    }
-    source |= {"shards": features.digests()}
+    source: dict[str, Any] = {"benchmark": name, "task": task.name, "labels": sorted(task.positives)}
+    source |= {"run_key": run.key, "shards": features.digests()}
     return fit_calibration(
         matches, others, source=source, frame_threshold=frame_threshold(len(different), similarities)
     )

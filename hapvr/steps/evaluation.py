@@ -3,7 +3,6 @@ gate: is a version better than the champion, on the same benchmarks and the same
 
 from __future__ import annotations
 
-import hashlib
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
 from hapvr.errors import DataError, HapvrError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -89,8 +88,8 @@ def make_benchmark_scores(
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     stored = {row: result.to_json() for row, result in results.items()}
     data = {"digest": definition_digest(definition), "target_means": means, "results": stored}
-    with write_atomic(folder / "scores.json") as part:  # last: the others are complete where it is there
-        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    # last: the others are complete where it is there
+    write_text(folder / "scores.json", json.dumps(data, indent=1))
     tracker, run_id = tracker_of(project), run.mlflow_run_id
     for row, result in results.items():
         values = {**result.metrics, "mean": means[row]}
@@ -104,8 +103,7 @@ def make_benchmark_scores(
 def definition_digest(definition: BenchmarkDefinition) -> str:
     """Changes when queries, database or labels do."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
-    text = json.dumps([definition.name, definition.queries, definition.database, hashes.to_list()])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_of([definition.name, definition.queries, definition.database, hashes.to_list()])
 
 
 class StoredScores(BaseModel, extra="allow"):
@@ -196,10 +194,12 @@ def _compare(project: Project, run: TrainingRun, champion: versions.Champion, na
             stored = tracker.artifact(champion.run_id, f"{folder}/{SIMILARITIES[TRAINED]}")
     if stored is None:
         uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"
-        model = load_similarity_model(registered_bundle(uri, project.tracking_uri))
-        model.require_features(features.settings)
+        place = registered_bundle(uri, project.tracking_uri)
+        network, description = load_similarity_model(place)
+        if description is not None:
+            description.require_features(place, features.settings)
         stored = run.folder / folder / f"similarities-champion-{champion.version}.parquet"
-        score_benchmark(model.network, definition, features, stored, device=choose_device(project.config.device))
+        score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
     scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
     first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
     return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)

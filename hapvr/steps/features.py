@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, feature_columns, fields
+from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
-from hapvr.data.shards import STATUS_OK, Shard, index_row
+from hapvr.data.shards import STATUS_OK, Shard, frame_columns, index_row
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.model.settings import extras_rows
@@ -37,12 +37,20 @@ from hapvr.networks.whitening import (
     whitening_provenance,
 )
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment
+from hapvr.provenance import Provenance, differences, environment
 from hapvr.seeding import numpy_rng
 from hapvr.settings import explain
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
-from hapvr.video.frames import HASH_VERSION, Hashes, center_crop, decode_jpegs, frame_hashes, in_threads
+from hapvr.video.frames import (
+    HASH_VERSION,
+    NO_HASH,
+    Hashes,
+    center_crop,
+    decode_jpegs,
+    frame_hashes,
+    in_threads,
+)
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 8
@@ -85,7 +93,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             return WhiteningResult(stored or load_whitening(root), found, done=False)
         if (
             found is not None
-            and not Provenance(WHITENING_STAGE, settings).differences(Provenance(WHITENING_STAGE, found.settings))
+            and not differences(settings, found.settings)
             and all(inputs.get(key) == digest for key, digest in found.inputs.items())
         ):
             if stored is None:  # a damaged one is fitted on the same shards
@@ -224,7 +232,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         for video_id, (values,) in embed_by_networks(clips(), [embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])
             times, hashes = shown.popleft()
-            yield row, feature_columns(video_id, times, values, hashes)
+            yield row, frame_columns(video_id, times, hashes, values)
 
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
@@ -288,8 +296,8 @@ def import_features(
                 if features is None:
                     yield index_row(video_id, 0, reason=reason, message=message), None
                 else:
-                    times = (np.arange(len(features)) / fps).tolist()
-                    yield index_row(video_id, len(features)), feature_columns(video_id, times, features)
+                    times, hashes = (np.arange(len(features)) / fps).tolist(), [NO_HASH] * len(features)
+                    yield index_row(video_id, len(features)), frame_columns(video_id, times, hashes, features)
 
         results.append(build_shard(recipe, video_ids=ids, make=make))
         progress(start + len(ids), len(video_ids))

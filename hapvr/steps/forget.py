@@ -177,7 +177,7 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
 def _digests(shard: Shard) -> list[str]:
     """What other shards, indexes and the whitening know the shard by."""
     more = {VIDEOS_STAGE: lambda: content_digest(shard.rows()), frames.STAGE: lambda: frames.frames_digest(shard)}
-    return [shard.digest(), shard.data_digest(), *([more[shard.stage]()] if shard.stage in more else [])]
+    return [shard.digest(), shard.read().data_sha256, *([more[shard.stage]()] if shard.stage in more else [])]
 
 
 def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str, str]:

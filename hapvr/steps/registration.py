@@ -15,12 +15,13 @@ from torch import Tensor
 from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
+from hapvr.files import digest_of
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, data_digest, register_bundle
+from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, register_bundle
 from hapvr.scorer.bundle import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
@@ -86,7 +87,7 @@ def make_registered_model(
     )
     complete_bundle(bundle, evidence=evidence, card=card)
     # The data is what the training read, which may be less than what is there by now.
-    lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": data_digest(record["data_digests"])}
+    lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": digest_of(record["data_digests"])}
     lineage |= {WARNING_TAG: warning} if warning else {}
     name, run_name = project.config.tracking.registered_model, f"{project.config.name}-{training.key}"
     version = register_bundle(
@@ -178,7 +179,7 @@ def model_card(
         "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
         f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
         f"Trained on {len(record['shards'])} shards of the training split, whose digests are in {LINEAGE_FILE} of the MLflow "
-        f"run; all together have {data_digest(record['data_digests'])}.",
+        f"run; all together have {digest_of(record['data_digests'])}.",
         "## Weights",
         markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
         *sorted({packaged_origin(one["architecture"]) for one in networks.values() if one["source"] == "packaged"}),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, frame_columns, index_row
 from hapvr.errors import DataError
-from hapvr.files import digest_of
-from hapvr.networks.packaged import arrays_sha256
+from hapvr.files import arrays_sha256, digest_of
 from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance
+from hapvr.provenance import require_settings
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
@@ -44,7 +44,8 @@ def make_descriptors(
     """
     features = project.shard(FEATURES_STAGE, key)
     settings = features.require({}).settings
-    model.require_features(settings)
+    if model.description is not None:
+        model.description.require_features(Path(model.uri), settings)
     if (dims := FeatureFile(features).dims) != model.dims:
         raise DataError(
             f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.dims}; "
@@ -98,12 +99,9 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not collection.known_blank(root, model.digest).size:
             embed, made_with, *_ = open_extractor(project, extras=model.needs_extras)
-            now = Provenance(FEATURES_STAGE, made_with)
-            if differences := now.differences(Provenance(FEATURES_STAGE, without_extras(settings))):
-                raise DataError(
-                    f"search: the features were made with other settings than the configuration has: "
-                    f"{'; '.join(differences)}. Run `hapvr extract`, or restore those settings"
-                )
+            what = "search: the features were made with other settings than the configuration has"
+            hint = "Run `hapvr extract`, or restore those settings"
+            require_settings(without_extras(settings), made_with, what=what, hint=hint)
             regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             collection.write_blank(root, model.digest, descriptors.mean_directions(embedded))
@@ -151,7 +149,7 @@ def update_index(
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
-            if known.get(key) == shard.data_digest():
+            if known.get(key) == shard.read().data_sha256:
                 continue
             if index is None:
                 if serving is not None and place not in serving.made:
@@ -160,7 +158,7 @@ def update_index(
                     collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
                 index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings)
-            index.replace_shard(key, descriptors.searchable(shard), digest=shard.data_digest())
+            index.replace_shard(key, descriptors.searchable(shard), digest=shard.read().data_sha256)
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
         for key in (key for key in known if key not in finished and key not in awaited):
@@ -189,7 +187,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     for key in collection_shards(root)[0]:
         recipe = _recipe(project, key, model, collection.known_blank(root, model.digest))
         if recipe.shard.is_finished(recipe.provenance):
-            described[key] = recipe.shard.data_digest()
+            described[key] = recipe.shard.read().data_sha256
         else:
             undescribed[key] = digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
     serving = serving_index(root)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ REGISTERED = "models:/"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
     """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the features that it takes;
-    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle.
+    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle;
+    models that came from outside do not say which features they go with.
     """
 
     uri: str
@@ -40,11 +41,6 @@ class SearchModel:
     embed: Callable[[NDArray[Any]], NDArray[np.float32]]
     """Features [T, R, D] -> [T, r, d]."""
     description: Description | None
-
-    def require_features(self, settings: Mapping[str, Any]) -> None:
-        """Raise DataError as `Description.require_features` does; models that came from outside do not say, and pass."""
-        if self.description is not None:
-            self.description.require_features(Path(self.uri), settings)
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
@@ -67,7 +63,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
         from hapvr.scorer.bundle import load_similarity_model
 
         device = choose_device(project.config.device)
-        network = load_similarity_model(place).network.to(device)
+        network = load_similarity_model(place)[0].to(device)
         digest, dims, needs_extras = network_digest(network), network.dims, network.needs_extras
         embedding_dims = network.embedding_dims
 

@@ -21,7 +21,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import VIDEOS_STAGE, ManifestRow, read_manifest_shard, shard_keys, source_of
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
-from hapvr.files import file_sha256
+from hapvr.files import digest_of, file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
@@ -91,7 +91,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
             state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
         else:
             state[source.name] = digest(source)
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest(), unsettled
+    return digest_of(state), unsettled
 
 
 def _generated(

@@ -21,13 +21,13 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import read_json_as, write_atomic
+from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.networks.backbone import load_backbone, load_teacher
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.provenance import Provenance, environment, git_revision
+from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
-from hapvr.registry.versions import LINEAGE_FILE, data_digest
+from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
@@ -86,8 +86,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     config, shards = project.config, training_shards(project)
     folder = project.root.local_path(f"{MODELS}/{key}")
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
-    with write_atomic(folder / run_folder.CONFIG_NAME) as part:
-        part.write_text(dump_config(config), encoding="utf-8")
+    write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
     if config.train.source == "online":
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
@@ -102,13 +101,12 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     params = {name: value for name, value in config.stored().items() if name not in left_out}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
     sources = {f"{part}.weights": identity["source"] for part, identity in weights.items()}
-    data = {"data.num_shards": str(len(shards)), "data.digest": data_digest(digests)}
+    data = {"data.num_shards": str(len(shards)), "data.digest": digest_of(digests)}
     tracker.tag(run_id, {"git.revision": git_revision(), **sources, **data})
     tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, **record}
-    with write_atomic(folder / run_folder.RUN_NAME) as part:
-        part.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+    write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
     return TrainingRun(key, folder, run_id)
 
 
@@ -224,12 +222,12 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
     this whitening. what: for the message."""
     record = run_folder.read_record(run.folder)
     trained = {"backbone": record["weights"]["backbone"], "whitening": record["data_digests"]["whitening"]}
-    wanted = Provenance("features", {part: trained[part] for part in settings})
-    if differences := wanted.differences(Provenance("features", settings)):
-        raise DataError(
-            f"training: model {run.key} was trained on other features than {what} with: {'; '.join(differences)}. Restore "
-            "those settings and features, or train again"
-        )
+    require_settings(
+        settings,
+        {part: trained[part] for part in settings},
+        what=f"training: model {run.key} was trained on other features than {what} with",
+        hint="Restore those settings and features, or train again",
+    )
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
@@ -238,7 +236,9 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     for stage in STAGES_READ[project.config.train.source]:
         for key in shards:
             shard = project.shard(stage, key)
-            digests[f"{stage}/{key}"] = frames.frames_digest(shard) if stage == frames.STAGE else shard.data_digest()
+            digests[f"{stage}/{key}"] = (
+                frames.frames_digest(shard) if stage == frames.STAGE else shard.read().data_sha256
+            )
     return digests
 
 

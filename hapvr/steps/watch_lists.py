@@ -5,7 +5,6 @@ watch_matches/<shard>/rows.parquet     a row per match of a query of a watch lis
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from hapvr.config import WatchList
 from hapvr.errors import ConfigError, DataError, VideoError
-from hapvr.files import file_sha256, require_regular
+from hapvr.files import digest_of, file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.duplicates import read_rows, stamp, write_rows
@@ -159,7 +158,7 @@ def make_watch_matches(
     wished = project.config.watch.webhook is not None and not searcher.scorer.warning
     messages = {}
     for row in table.to_pylist() if wished else ():
-        name = hashlib.sha256(json.dumps(_event(row)).encode()).hexdigest()[:32]
+        name = digest_of(_event(row))[:32]
         messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
     return WatchMatches(table, done, AlertOutbox(root).put(messages) if wished else 0, failed)
 

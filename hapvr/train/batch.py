@@ -72,24 +72,25 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
-    dims: D of the regions. extras_dims: C of the pooled vectors that they
-    carry, 0 where they carry none. num_videos: that take part. _num_frames: sampled frames of each.
+    dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that take
+    part. _shard_of: number of the shard of each; _num_frames: its sampled frames.
     """
 
     dims: int
     extras_dims: int = 0
     num_videos: int
     sampler: BatchSampler
-    _num_frames: Mapping[str, int]
 
     def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
         self._root, self._shard_keys, self._config = root, tuple(shard_keys), config
         self._ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
         self._seed, self._extras = config.train.seed, needs_extras(config.train.network)
+        self._shard_of: dict[str, int] = {}
+        self._num_frames: dict[str, int] = {}
 
-    def _start(self, video_ids: Collection[str], *, groups: Iterable[Sequence[str]] = ()) -> None:
-        """Sample batches of these videos."""
-        size = self._config.train.batch_videos
+    def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
+        """Sample batches of all videos that have a shard."""
+        size, video_ids = self._config.train.batch_videos, self._shard_of
         self.sampler = BatchSampler(video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks)
         self.num_videos = len(video_ids)
         self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
@@ -144,8 +145,6 @@ class CachedViews(BatchSource):
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric, copies: Mapping[str, str]
     ) -> None:
         super().__init__(root, shard_keys, config, fabric)
-        self._shard_of: dict[str, int] = {}
-        self._num_frames = {}
         self._donors: dict[str, list[str]] = {}
         groups: list[list[str]] = []
         # Values of different backbones, crops or whitenings do not compare, nor with those of benchmarks.
@@ -171,7 +170,7 @@ class CachedViews(BatchSource):
                 name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
             }
             groups = look_alikes(groups, means, copies=copies, size=config.train.batch_videos)
-        self._start(self._shard_of, groups=groups)
+        self._start(groups=groups)
 
     def __getitem__(self, number: int) -> Batch:
         own, settings = self.sampler.rank_slice(), self._config.views
@@ -206,14 +205,12 @@ class OnlineViews(BatchSource):
     def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
         super().__init__(root, shard_keys, config, fabric)
         self._device = fabric.device
-        self._shard_of: dict[str, int] = {}
-        self._num_frames = {}
         for number, key in enumerate(self._shard_keys):
             frames = Shard(root, FRAMES_STAGE, key)
             frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
-        self._start(self._shard_of)
+        self._start()
         backbone = open_backbone(config.backbone, self._device.type, extras=self._extras)
         whitening = load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from hapvr.config import Config, OptimizerConfig, TrainConfig, digest
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError
-from hapvr.files import write_atomic
+from hapvr.files import write_text
 from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_network, save_network
 from hapvr.model.family import VideoNetwork
@@ -33,7 +33,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.tca import ContextNetwork
 from hapvr.model.vvs import VvsNetwork
 from hapvr.networks.weights import state_sha256
-from hapvr.provenance import Provenance
+from hapvr.provenance import differences
 from hapvr.train import run_folder
 from hapvr.train.batch import STRENGTHS, Batch, CachedViews, OnlineViews, gather
 from hapvr.train.run_folder import Logger, TrainingResult
@@ -179,13 +179,12 @@ class Trainer:
             except DamagedError as error:
                 faults.append(str(error))
                 continue
-            found = Provenance("training", json.loads(values["identity"]))
-            differences = Provenance("training", self._identity).differences(found)
-            differences.sort(key=lambda text: "network.family" not in text)  # another family has other settings, too
-            if differences:
+            found = differences(self._identity, json.loads(values["identity"]))
+            found.sort(key=lambda text: "network.family" not in text)  # another family has other settings, too
+            if found:
                 raise DataError(
                     f"checkpoint: {path} belongs to a training of other settings or data: "
-                    f"{'; '.join(text.removeprefix('settings ') for text in differences[:5])}. "
+                    f"{'; '.join(text.removeprefix('settings ') for text in found[:5])}. "
                     f"Use those again, or another run folder"
                 )
             self._training.load_state_dict(values["training"])
@@ -237,8 +236,7 @@ class Trainer:
             config_digest = digest(settings, self._config.views, self._config.pseudo_labels)
             metadata = {"config_digest": config_digest, "best_step": best, "steps": settings.steps}
             save_network(self.network, self._folder / run_folder.NETWORK, metadata=metadata)
-            with write_atomic(self._folder / run_folder.RESULT_NAME) as part:
-                part.write_text(json.dumps(asdict(result), indent=1), encoding="utf-8")
+            write_text(self._folder / run_folder.RESULT_NAME, json.dumps(asdict(result), indent=1))
         return result
 
 

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, TypeAdapter
 
 from hapvr.errors import DamagedError
-from hapvr.files import read_json_as, read_json_lines, write_atomic
+from hapvr.files import read_json_as, read_json_lines, write_atomic, write_text
 
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
@@ -106,8 +106,7 @@ class History(Logger):
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._path = folder / HISTORY_NAME
         kept = [line for line in read_history(folder) if line["step"] < first_step]
-        with write_atomic(self._path) as part:
-            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        write_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         with self._path.open("a", encoding="utf-8") as file:

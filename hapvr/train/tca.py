@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from hapvr.config import TrainConfig
 from hapvr.errors import ConfigError
 from hapvr.losses.settings import ContrastSettings
-from hapvr.model.family import seeded, video_vectors
+from hapvr.model.family import video_vectors
 from hapvr.model.tca import ContextNetwork
-from hapvr.seeding import derive_seed, torch_rng
+from hapvr.seeding import derive_seed, seeded, torch_rng
 from hapvr.train.batch import STRENGTHS, Batch
 
 

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from hapvr.config import TrainConfig
 from hapvr.losses.objective import mean_where
-from hapvr.model.family import seeded, split_extras
+from hapvr.model.family import split_extras
 from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 from hapvr.model.vvs import VvsNetwork
-from hapvr.seeding import derive_seed, numpy_rng
+from hapvr.seeding import derive_seed, numpy_rng, seeded
 from hapvr.train.batch import STRENGTHS, Batch
 
 WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}

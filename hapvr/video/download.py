@@ -32,7 +32,7 @@ from yt_dlp.networking.exceptions import HTTPError
 from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
-from hapvr.files import file_sha256, read_json_as, set_aside, write_atomic
+from hapvr.files import file_sha256, read_json_as, set_aside, write_text
 from hapvr.settings import first_line
 from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
@@ -167,8 +167,7 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     for other in {path, *known} - ours:
         if os.path.lexists(other):
             set_aside(other)
-    with write_atomic(path.with_suffix(".json")) as part:
-        part.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    write_text(path.with_suffix(".json"), json.dumps(asdict(record)))
     new.replace(path)
     for other in ours - {path}:
         other.unlink()

@@ -9,7 +9,7 @@ import pytest
 from hapvr.benchmark.definition import is_complete, load_definition, write_clips
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import DataError
-from hapvr.tables import read_frame, write_frame
+from hapvr.tables import read_frame, write_table
 
 
 def write(folder, *, labels=None, segments=()):
@@ -66,7 +66,7 @@ def test_a_damaged_table_is_named(tmp_path, table):
     column = whole.columns[0]
     changed = [whole.with_columns(pl.Series(column, [value] * len(whole), strict=False)) for value in (None, 5, "../x")]
     for frame in [*changed, whole.drop(column), whole.with_columns(pl.lit(None, pl.String).alias(column))]:
-        write_frame(frame, path)
+        write_table(frame.to_arrow(), path)
         with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
             load_definition(tmp_path)
     path.write_text("no table")

@@ -25,7 +25,6 @@ def definition() -> BenchmarkDefinition:
     ]
     return BenchmarkDefinition(
         name="made",
-        kind="clips",
         queries=queries,
         database=database,
         labels=pl.DataFrame(labels, schema=["query_id", "reference_id", "label"], orient="row"),

@@ -18,7 +18,6 @@ def make_definition(relevant, *, num_queries=2, num_references=5, **task_options
     task = {"positives": frozenset({"yes"}), **task_options}
     return BenchmarkDefinition(
         name="small",
-        kind="clips",
         queries=tuple(f"q{i}" for i in range(num_queries)),
         database=tuple(f"r{i}" for i in range(num_references)),
         labels=pl.DataFrame(
@@ -113,7 +112,6 @@ def test_query_leaves_its_own_ranking():
     for stays, wanted in ((False, 1 / 2), (True, (1 + 2 / 3) / 2)):
         definition = BenchmarkDefinition(
             name="own",
-            kind="clips",
             queries=("q",),
             database=("q", "a", "b"),
             labels=pl.DataFrame({"query_id": ["q", "q"], "reference_id": ["q", "b"], "label": ["yes", "yes"]}),
@@ -135,7 +133,6 @@ def test_labelled_pools():
     for pool, ranked in (("labelled", [2, 1]), ("labelled_and_unlabelled", [4, 3]), ("database", [5, 5])):
         definition = BenchmarkDefinition(
             name="pools",
-            kind="clips",
             queries=("q0", "q1"),
             database=tuple(f"r{i}" for i in range(5)),
             labels=labels,

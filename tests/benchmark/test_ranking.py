@@ -9,7 +9,6 @@ from hapvr.errors import DataError
 
 DEFINITION = BenchmarkDefinition(
     name="small",
-    kind="clips",
     queries=("a", "b"),
     database=("x", "y"),
     labels=pl.DataFrame({"query_id": ["a"], "reference_id": ["x"], "label": ["yes"]}),

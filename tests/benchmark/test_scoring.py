@@ -51,9 +51,7 @@ def make_definition(num_queries=3, num_references=11):
     database = tuple(f"r{i}" for i in range(num_references))
     labels = pl.DataFrame({"query_id": ["q0"], "reference_id": ["r0"], "label": ["ND"]})
     tasks = (Task(name="mAP", metric="mAP", positives=frozenset({"ND"})),)
-    return BenchmarkDefinition(
-        name="small", kind="clips", queries=queries, database=database, labels=labels, tasks=tasks
-    )
+    return BenchmarkDefinition(name="small", queries=queries, database=database, labels=labels, tasks=tasks)
 
 
 def pairwise_scores(network, definition, features):

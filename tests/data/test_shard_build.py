@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.data.features import FeatureFile, feature_columns, fields
+from hapvr.data.features import FeatureFile, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, build_shards
-from hapvr.data.shards import Shard, index_row
+from hapvr.data.shards import Shard, frame_columns, index_row
 from hapvr.provenance import Provenance
 
 
@@ -29,7 +29,7 @@ class Maker:
             yield self.entry(video_id)
 
     def entry(self, video_id: str) -> VideoEntry:
-        return index_row(video_id, 2), feature_columns(video_id, [0.0, 1.0], np.full((2, 3, 4), self.value))
+        return index_row(video_id, 2), frame_columns(video_id, [0.0, 1.0], [0, 0], np.full((2, 3, 4), self.value))
 
 
 def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = "features") -> ShardRecipe:

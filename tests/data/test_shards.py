@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.data import shards
-from hapvr.data.features import STAGE, FeatureFile, FeatureStore, feature_columns, fields
+from hapvr.data.features import STAGE, FeatureFile, FeatureStore, fields
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, decode_tensors, index_row
+from hapvr.data.shards import Shard, decode_tensors, frame_columns, index_row
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng
@@ -25,7 +25,8 @@ def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], length
     rng = numpy_rng(0, key)
     with shard.write_data(fields(num_regions=9, dims=4)) as write:
         for video_id, count in lengths.items():
-            write(feature_columns(video_id, list(np.arange(count, dtype=float)), rng.standard_normal((count, 9, 4))))
+            regions = rng.standard_normal((count, 9, 4))
+            write(frame_columns(video_id, np.arange(count, dtype=float).tolist(), [0] * count, regions))
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))

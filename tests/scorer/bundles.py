@@ -13,7 +13,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
-from hapvr.scorer.bundle import BundleParts, complete_bundle, write_bundle
+from hapvr.scorer.bundle import complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
@@ -83,15 +83,13 @@ def make_bundle(
         )
     bundle = write_bundle(
         folder / "bundle",
-        BundleParts(
-            network_folder=save_network(network, folder / "network", metadata={}),
-            backbone=backbone,
-            whitening=whitening,
-            sampling=SAMPLING,
-            calibration=calibration,
-            onnx=record,
-            onnx_folder=folder / "exported" if onnx else None,
-        ),
+        network_folder=save_network(network, folder / "network", metadata={}),
+        backbone=backbone,
+        whitening=whitening,
+        sampling=SAMPLING,
+        calibration=calibration,
+        onnx=record,
+        onnx_folder=folder / "exported" if onnx else None,
     )
     if card:
         complete_bundle(bundle, evidence="", card=card)

@@ -17,7 +17,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
-from hapvr.scorer.bundle import SCORER_FILE, BundleParts, complete_bundle, write_bundle
+from hapvr.scorer.bundle import SCORER_FILE, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.torch_networks import write_onnx
@@ -100,15 +100,13 @@ def bundle_of(
         )
     bundle = write_bundle(
         folder / f"bundle-{seed}",
-        BundleParts(
-            network_folder=place,
-            backbone=backbone,
-            whitening=whitening,
-            sampling=project.config.sampling,
-            calibration=fitted,
-            onnx=record,
-            onnx_folder=folder / "exported" if onnx else None,
-        ),
+        network_folder=place,
+        backbone=backbone,
+        whitening=whitening,
+        sampling=project.config.sampling,
+        calibration=fitted,
+        onnx=record,
+        onnx_folder=folder / "exported" if onnx else None,
     )
     complete_bundle(bundle, evidence="not fitted" if fitted is None else weighed or evidence(), card="")
     return bundle

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 
 from hapvr.benchmark.definition import load_definition
-from hapvr.data.features import STAGE, feature_columns, fields
+from hapvr.data.features import STAGE, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest
-from hapvr.data.shards import Shard, index_row
+from hapvr.data.shards import Shard, frame_columns, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
 from hapvr.steps.project import Project
@@ -27,7 +27,7 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
     shard = Shard(root, STAGE, key)
     with shard.write_data(fields(num_regions=2, dims=4)) as write:
         for number, video_id in enumerate(video_ids):
-            write(feature_columns(video_id, [0.0, 1.0, 2.0], torch.full((3, 2, 4), float(number)).numpy()))
+            write(frame_columns(video_id, [0.0, 1.0, 2.0], [0, 0, 0], torch.full((3, 2, 4), float(number)).numpy()))
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
 

@@ -73,7 +73,7 @@ def test_damaged_rows_are_not_taken_over(project: Project) -> None:
     frames.write_index(rows, provenance=provenance, fields=INDEX_COLUMNS)
     with pytest.warns(UserWarning, match="is damaged; all its rows are made again"):
         assert make_features(project, KEY).done
-    assert project.root.sha256(index.data_name) == index.data_digest()
+    assert project.root.sha256(index.data_name) == index.read().data_sha256
     path.write_bytes(data[:-100])
     with pytest.raises(DamagedError, match=rf"features/{KEY}/data\.parquet .* has \d+ bytes, \d+ were written"):
         FeatureStore(project.root, [KEY])

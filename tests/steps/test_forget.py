@@ -36,7 +36,7 @@ from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
 from hapvr.steps.videos import open_frames
 from hapvr.steps.watch_lists import make_watch_list
-from hapvr.tables import write_frame
+from hapvr.tables import write_table
 from hapvr.upkeep import verify_root
 from tests.commands.conftest import invoke
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
@@ -104,7 +104,7 @@ def add_training(project: Project) -> None:
         "reference_id": ["in/long.mp4", "in/short.mp4"],
         "similarity": [0.8, 0.1],
     }
-    write_frame(pl.DataFrame(rows), scores / "similarities-trained.parquet")
+    write_table(pl.DataFrame(rows).to_arrow(), scores / "similarities-trained.parquet")
     tracker = tracker_of(project)
     run_id = tracker.start(RUN, name=RUN, params={}, tags={})
     tracker.client.log_artifact(run_id, str(scores / "similarities-trained.parquet"), "benchmarks/own-test")

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from hapvr.data.features import STAGE, feature_columns, fields
-from hapvr.data.shards import index_row
+from hapvr.data.features import STAGE, fields
+from hapvr.data.shards import frame_columns, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
@@ -73,7 +73,7 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     shard = inbox.shard(STAGE, "made-00000")
     with shard.write_data(fields(num_regions=9, dims=16)) as write:
         for name, regions in broken.items():
-            write(feature_columns(name, [0.0, 1.0], regions))
+            write(frame_columns(name, [0.0, 1.0], [0, 0], regions))
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
     found = by_name(check_features(inbox, "made-00000"))
     assert found["feature_values"].values["examples"] == ["nan", "zero"]

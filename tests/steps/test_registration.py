@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from hapvr.config import EvaluationConfig
+from hapvr.files import digest_of
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.registry.versions import data_digest
 from hapvr.scorer.bundle import random_weights_warning
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate
@@ -67,7 +67,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     result = scores["own-test"]["results"]["trained model"]
     value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
     for text in (
-        data_digest(record["data_digests"]),
+        digest_of(record["data_digests"]),
         "| own-train | train | ",
         f"{100 * value:.2f} [{100 * low:.2f}, {100 * high:.2f}]",
         f"{calibrated.num_matches} matches (labels ",

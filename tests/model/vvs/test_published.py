@@ -65,7 +65,7 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
         vectors.append(found / found.norm())
     # the directions of an imported PCA are sorted, so vectors have another order of values, and the same products
     assert_close(torch.stack(vectors) @ torch.stack(vectors).T, vvs["eval/cosine"], rtol=0, atol=1e-4)
-    assert isinstance(load_similarity_model(file).network, VvsNetwork)
+    assert isinstance(load_similarity_model(file)[0], VvsNetwork)
 
 
 @pytest.mark.parametrize(
