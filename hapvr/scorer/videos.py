@@ -41,7 +41,8 @@ MAX_DECODING_REQUESTS = 2
 CACHE_BYTES = 256 * 2**20
 """Memory for the features of the queries seen last, and for the embeddings of the videos compared last."""
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 BYTES_PER_DECODER = 8 * 2**20
 """Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""

@@ -30,7 +30,8 @@ Hashes = NDArray[np.uint64]
 """They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a network makes of that, and nothing
 that does (crops, flips, pictures in pictures). Exact copies differ in a few bits, unrelated frames in about 32."""
 
-Item, Made = TypeVar("Item"), TypeVar("Made")
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 # the eight lowest frequencies of each direction make bits, but for the constant one
 _FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(HASH_SIDE_PX)
