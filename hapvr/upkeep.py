@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -19,7 +20,9 @@ import pyarrow.fs as pafs
 
 from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN
+from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
+from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest_shard, shard_keys
 from hapvr.data.shards import Shard
 from hapvr.demo.corpus import folder_fingerprint
@@ -41,7 +44,7 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
-from hapvr.steps.videos import damaged_files
+from hapvr.steps.videos import content_digest, damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder
@@ -57,7 +60,7 @@ class FileCheck:
 
     kind: str
     key: str
-    state: Literal["ok", "damaged", "repaired"]
+    state: Literal["ok", "damaged", "outdated", "repaired"]
     message: str = ""
 
 
@@ -94,9 +97,32 @@ def check(root: DataRoot, name: str, key: str) -> FileCheck:
     """Check one thing that is stored. name: of KINDS."""
     try:
         KINDS[name].check(root, key)
+        made, there = _origin(root, name, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(name, key, "damaged", str(error))
-    return FileCheck(name, key, "ok")
+    if made == there:
+        return FileCheck(name, key, "ok")
+    return FileCheck(name, key, "outdated", "made from other data than is there; `hapvr status` says what is to be run")
+
+
+def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
+    """Digests of what a step's output was made from, and of that as it is now: a copy of a part of a data root may be older
+    than the rest. Equal where nothing is known."""
+    above = {"frames": "videos", "features": "frames"}.get(name, "")
+    if above:
+        made, found = Shard(root, name, key).read().provenance.inputs.get(above), Shard(root, above, key)
+        if made is None or not root.exists(found.index_name):
+            return made, made
+        return made, frames_digest(found) if above == "frames" else content_digest(found.rows())
+    serving = collection.serving_index(root) if name in ("descriptors", "search_index") else None
+    if serving is not None and name == "search_index":
+        held = serving.shards(root)
+        return held, {shard: descriptor_shard(root, serving.digest, shard).read().data_sha256 for shard in held}
+    if serving is not None and key.startswith(f"{serving.digest}/"):
+        shard = key.split("/")[1]
+        inputs = descriptor_shard(root, serving.digest, shard).read().provenance.inputs
+        return inputs["features"], Shard(root, FEATURES_STAGE, shard).digest()
+    return None, None
 
 
 def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
@@ -106,9 +132,10 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
     for info in root.filesystem.get_file_info(aside):
         name = info.path.partition(f"/{ASIDE}/")[2]
-        if info.type == pafs.FileType.File and not root.exists(name):
+        behind_link = root.local is not None and Path(info.path).resolve() != Path(info.path)
+        if info.type == pafs.FileType.File and not behind_link and not root.exists(name):
             _move(root, f"{ASIDE}/{name}", name)
-    broken = [one for one in checks if one.state != "ok"]
+    broken = [one for one in checks if one.state == "damaged"]
     results: dict[FileCheck, FileCheck] = {}
     for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
         if (remake := KINDS[one.kind].remake) is None:
@@ -256,11 +283,23 @@ def _shards(name: str) -> Kind:
     def remake(project: Project, key: str) -> None:
         if key not in shard_keys(project.root):
             raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
+        shard, lost = Shard(project.root, name, key), set[str]()
+        with suppress(DataError):  # the index itself may be what is damaged
+            lost = missing_files(shard)
         # Without its index nothing is taken over from the damaged data.
-        with _set_aside(project.root, Shard(project.root, name, key).index_name):
+        with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
+            if away := missing_files(shard) - lost:
+                raise DataError(
+                    f"{len(away)} of its videos are not there now, such as {min(away)}; connect their drive"
+                )
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
+
+
+def missing_files(shard: Shard) -> set[str]:
+    """The videos whose files were not there. Raises as `Shard.read` does."""
+    return {row["video_id"] for row in shard.rows() if row["reason"] == "missing_file"}
 
 
 def _rows(name: str, schema: pa.Schema) -> Kind:

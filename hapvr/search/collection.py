@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 from safetensors.numpy import load, save
 
 from hapvr.data.features import STAGE, FeatureFile
@@ -40,6 +41,9 @@ MAX_OPEN_SHARDS = 256
 MAX_KEPT_TIMES = 1000
 """Videos whose times are in memory, 30 kB each of an hour."""
 
+IndexPlace = Annotated[str, Field(pattern=r"^search/[0-9a-f]{16}/index-\d{4,}$")]
+"""Below the data root; old ones are removed, so it is nothing else."""
+
 Value = TypeVar("Value")
 
 
@@ -53,12 +57,12 @@ class CurrentIndex:
     removed.
     """
 
-    place: str
+    place: IndexPlace
     model: str
-    digest: str
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     recall: float
     since: str
-    made: tuple[str, ...] = ()
+    made: tuple[IndexPlace, ...] = ()
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
         """Raises DataError and DamagedError as `FrameIndex` does."""

@@ -247,6 +247,10 @@ class FrameIndex:
         passed: digests of files that need not be read again; those of this call are added. until: true ends the call.
         """
         passed, wrong = set() if passed is None else passed, []
+        if _files(self._table) != sorted(self._state.files) or not self._state.shards.keys() >= set(
+            self.videos().values()
+        ):
+            wrong.append(f"search: {self._root.url_of(STATE_FILE)} is of another table; {REBUILD}")
         for name, digest in self._state.files.items():
             if digest in passed or until():
                 continue
@@ -421,13 +425,16 @@ def _padded(table: Dataset, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np
 
 
 def _digests(root: DataRoot, table: Dataset, known: Mapping[str, str]) -> dict[str, str]:
-    """Name of each file that this version is read from -> SHA-256; files of these names never change, so those that are known
-    are not read again."""
+    """Name of each of `_files` -> SHA-256; files of these names never change, so those that are known are not read again."""
+    return {name: known.get(name) or root.sha256(name) for name in _files(table)}
+
+
+def _files(table: Dataset) -> list[str]:
+    """The files that this version is read from, sorted."""
     with _naming_damage(table.uri):
         tracked = table.tracked_files(min_version=table.version).read_all().to_pylist()
     used = [file for file in tracked if file["version"] == table.version and file["type"] != "transaction file"]
-    names = sorted(f"{TABLE}/{file['path']}" for file in used)
-    return {name: known.get(name) or root.sha256(name) for name in names}
+    return sorted(f"{TABLE}/{file['path']}" for file in used)
 
 
 @contextmanager

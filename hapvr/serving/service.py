@@ -108,8 +108,10 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             parts = _LINE.fullmatch(line.strip())
-            if parts is None:  # it may be a token itself, so it is not shown
-                wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal"
+            if parts is None or parts[3] in found:  # it may be a token itself, so it is not shown
+                wanted = (
+                    "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, of each token once"
+                )
                 raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
             name, role, digest = parts.groups()
             found[digest] = Caller(name, may_mark=role == "mark")

@@ -35,6 +35,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
     delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
 _PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
+_READABLE = "typeof(body) = 'text' AND json_valid(body) AND json_type(body) = 'object'"
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
 
@@ -86,7 +87,7 @@ class AlertOutbox:
         """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
         with self._open() as database:
             return database.execute(
-                "SELECT id, body FROM messages WHERE NOT delivered ORDER BY attempts, number"
+                f"SELECT id, body FROM messages WHERE NOT delivered AND {_READABLE} ORDER BY attempts, number"
             ).fetchall()
 
     def tried(self, message_id: str, *, delivered: bool) -> None:
@@ -100,7 +101,7 @@ class AlertOutbox:
         """Remove the messages in which one of these texts is a value, and their bytes."""
         with self._open() as database:
             database.execute("PRAGMA secure_delete = ON")
-            for name, body in database.execute("SELECT id, body FROM messages").fetchall():
+            for name, body in database.execute(f"SELECT id, body FROM messages WHERE {_READABLE}").fetchall():
                 if not {str(value) for value in json.loads(body).values()}.isdisjoint(values):
                     database.execute("DELETE FROM messages WHERE id = ?", (name,))
 
@@ -114,8 +115,9 @@ class AlertOutbox:
         """Read the whole file. Raises DamagedError for one that is damaged."""
         with self._open() as database:
             (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
+            (others,) = database.execute(f"SELECT COUNT(*) FROM messages WHERE NOT ({_READABLE})").fetchone()
+            if found != "ok" or others:
+                raise sqlite3.DatabaseError(found if found != "ok" else f"{others} messages are no JSON objects")
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -31,7 +31,8 @@ class Project:
 
         folder: what relative paths start from; default is the working directory.
         """
-        if config_path.is_dir() or not (config_path.suffix or config_path.exists()):
+        of_folder = config_path.is_dir() or not (config_path.suffix or config_path.exists())
+        if of_folder:
             config_path = config_path / COLLECTION_FILE
             if not config_path.is_file():
                 raise ConfigError(
@@ -39,8 +40,12 @@ class Project:
                 )
         config = load_config(config_path, overrides=overrides)
         base = (folder or Path.cwd()).resolve()
-        url = config.data_root if "://" in config.data_root else base / config.data_root
-        return Project(config, DataRoot(url), base)
+        root = DataRoot(config.data_root if "://" in config.data_root else base / config.data_root)
+        if of_folder and root.local != config_path.parent.resolve():
+            raise ConfigError(
+                f"{config_path} has data_root {root.url}; correct it if the collection was copied or moved"
+            )
+        return Project(config, root, base)
 
     def path(self, path: Path) -> Path:
         """A path of the configuration, made absolute."""
