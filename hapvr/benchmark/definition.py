@@ -103,7 +103,7 @@ class BenchmarkDefinition:
 
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
-    videos: for a benchmark with files, columns video_id, path (relative to its folder), role, group, edit; else None.
+    videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
     segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
     Raises DataError where ids repeat, a label or segment names an unknown video, or a segment does not end after it begins.
     """
@@ -116,6 +116,7 @@ class BenchmarkDefinition:
     exclusions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=EXCLUSION_SCHEMA))
     segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
+    folder: Path | None = None
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -273,6 +274,7 @@ def _definition(
         segments=tables.get("segments"),
         tasks=tuple(tasks),
         videos=videos if kind == CLIPS else None,
+        folder=folder,
         provenance=provenance,
     )
 
