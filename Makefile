@@ -69,7 +69,7 @@ test-browser: $(STAMP) ## only the tests in a browser; wants the system package 
 	$(PYTEST) -m browser
 
 docs: $(STAMP) ## write docs/configuration.md from the configuration models, and the documents as a site into site/
-	$(BIN)/python -m hapvr.config_reference > docs/configuration.md
+	$(BIN)/python .ci/config_reference.py > docs/configuration.md
 	$(BIN)/zensical build --clean --strict
 
 # An hour on two cores.

@@ -85,7 +85,8 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
         (tmp_path / name).mkdir(parents=True)
         if name not in ("empty", "photos"):
             write_clip(tmp_path / name / "a.mp4", seed=0, seconds=1)
-    (tmp_path / "root" / "collection.yaml").write_text("name: x\nsources: [{kind: folder, name: a, path: a}]\n")
+    own = f"name: x\ndata_root: {tmp_path / 'root'}\nsources: [{{kind: folder, name: a, path: a}}]\n"
+    (tmp_path / "root" / "collection.yaml").write_text(own)
     if folder == "damaged":
         (tmp_path / "root" / "folders.yaml").write_text("sources: 5")
     (tmp_path / "photos" / "a.jpg").write_bytes(b"a picture")

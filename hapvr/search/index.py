@@ -247,10 +247,6 @@ class FrameIndex:
         passed: digests of files that need not be read again; those of this call are added. until: true ends the call.
         """
         passed, wrong = set() if passed is None else passed, []
-        if _files(self._table) != sorted(self._state.files) or not self._state.shards.keys() >= set(
-            self.videos().values()
-        ):
-            wrong.append(f"search: {self._root.url_of(STATE_FILE)} is of another table; {REBUILD}")
         for name, digest in self._state.files.items():
             if digest in passed or until():
                 continue
@@ -260,6 +256,9 @@ class FrameIndex:
             else:
                 problem = "is not what was written" if found else "is missing"
                 wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
+        shards = set() if wrong else {*self.videos().values()} - self._state.shards.keys()
+        if not wrong and (shards or _files(self._table) != sorted(self._state.files)):
+            wrong.append(f"search: {self._root.url_of(STATE_FILE)} is of another table; {REBUILD}")
         # files of a version that was replaced meanwhile may be gone by right
         replaced = wrong and read_record(self._root, STATE_FILE, IndexState).revision != self._state.revision
         return [] if replaced else wrong

@@ -1,4 +1,4 @@
-"""The reference of the configuration, written from its JSON schema: python -m hapvr.config_reference > docs/configuration.md"""
+"""The reference of the configuration, written from its JSON schema: python .ci/config_reference.py > docs/configuration.md"""
 
 from __future__ import annotations
 
