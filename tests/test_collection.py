@@ -1,5 +1,6 @@
 """`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline and no training."""
 
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hapvr.errors import HapvrError
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
+from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call, call
@@ -92,6 +94,14 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
     (tmp_path / "photos" / "a.jpg").write_bytes(b"a picture")
     with pytest.raises(HapvrError, match=said):
         add_folders(tmp_path / "root", [tmp_path / folder])
+
+
+def test_a_copied_collection_does_not_change_the_original(tmp_path: Path) -> None:
+    write_clip(tmp_path / "clips" / "a.mp4", seed=0, seconds=1)
+    add_folders(tmp_path / "root", [tmp_path / "clips"])
+    shutil.copytree(tmp_path / "root", tmp_path / "copy")
+    with pytest.raises(HapvrError, match="correct it if the collection was copied or moved"):
+        Project.open(tmp_path / "copy")
 
 
 def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

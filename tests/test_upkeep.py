@@ -155,6 +155,45 @@ def test_a_shard_of_the_manifest_that_is_gone(tmp_path: Path) -> None:
     assert "Restore the manifest from a copy" in left.message
 
 
+def test_a_shard_whose_drive_is_away_keeps_what_it_has(tmp_path: Path) -> None:
+    """A flipped bit in its frames: they cannot be made again now, and are not replaced by rows that say so."""
+    project, clip = one_clip(tmp_path)
+    data = project.root.local / "frames" / "in-00000" / "data.parquet"
+    damage(data)
+    before = data.read_bytes()
+    clip.parent.rename(tmp_path / "away")
+    (left,) = repair(project, damaged(project))
+    assert (left.state, data.read_bytes() == before) == ("damaged", True)
+    assert "connect their drive" in left.message
+    (tmp_path / "away").rename(clip.parent)
+    assert [check.state for check in repair(project, damaged(project))] == ["repaired"]
+
+
+def test_files_of_others_behind_links_are_not_taken_for_set_aside(tmp_path: Path) -> None:
+    project, _ = one_clip(tmp_path, frames=False)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "letter.txt").write_text("mine")
+    (project.root.local / ".set_aside").mkdir(exist_ok=True)
+    (project.root.local / ".set_aside" / "x").symlink_to(tmp_path / "own")
+    repair(project, verify_root(project.root))
+    assert (tmp_path / "own" / "letter.txt").read_text() == "mine"
+    assert not (project.root.local / "x").exists()
+
+
+def test_a_part_of_a_data_root_from_an_older_copy_is_named(tmp_path: Path) -> None:
+    project, clip = one_clip(tmp_path)
+    older = tmp_path / "older"
+    shutil.copytree(project.root.local / "videos", older)
+    write_clip(clip, seed=1, seconds=2)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    assert damaged(project) == []
+    shutil.rmtree(project.root.local / "videos")
+    shutil.copytree(older, project.root.local / "videos")
+    (found,) = damaged(project)
+    assert (found.kind, found.state) == ("frames", "outdated")
+
+
 def recorded_path(project: Project, key: str, path: str) -> None:
     """Let the record of a shard's only video name another path, as a hand could write it."""
     shard = project.shard("videos", key)

@@ -269,6 +269,13 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
         assert any(path.name in text and problem in text and "hapvr index build" in text for text in wrong)
 
 
+@pytest.mark.parametrize(("name", "value"), [("files", {}), ("shards", {}), ("version", 1)], ids=str)
+def test_a_state_of_another_table_is_named(copy: tuple[Path, ExactIndex], name: str, value: object) -> None:
+    place = copy[0] / "index.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
+    assert any("is of another table" in text for text in FrameIndex(copy[0], SMALL).verify())
+
+
 @pytest.mark.parametrize("value", [None, [[1]], "x", math.nan], ids=str)
 @pytest.mark.parametrize("name", ["revision", "version", "shards", "files"])
 def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: object) -> None:

@@ -30,6 +30,7 @@ def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
         ([READ, "my secret token"], 0o600, "line 2: wanted a name, `read` or `mark`"),
         ([READ.replace("read", "admin")], 0o600, "line 1: wanted"),
         ([READ.upper()], 0o600, "line 1: wanted"),
+        ([READ, MARK.split()[0] + " mark " + READ.split()[2]], 0o600, "of each token once"),
     ],
     ids=str,
 )

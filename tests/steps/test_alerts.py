@@ -111,6 +111,12 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
         with pytest.raises(DataError, match=r"locked.*run this again") as caught:
             outbox.put({"two": "{}"})
     assert "remove" not in str(caught.value)
+    outbox.check()
+    outbox.put({"three": "[1]", "four": "{"})
+    outbox.forget(["x"])
+    assert [name for name, _ in outbox.due()] == ["one"]
+    with pytest.raises(DamagedError, match=r"2 messages are no JSON objects"):
+        outbox.check()
     path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 8)
     with pytest.raises(DamagedError, match=r"or remove it: then every match is announced again"):
         outbox.check()

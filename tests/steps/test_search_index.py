@@ -8,8 +8,10 @@ import pytest
 
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore, collection_shards
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys
-from hapvr.search.collection import current_index, read_blank
+from hapvr.errors import DamagedError, DataError
+from hapvr.search.collection import CURRENT, current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
 from hapvr.steps.project import Project
@@ -136,6 +138,24 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     assert digests(project.root.local_path(f"search/{first.digest}")) == files
     update_index(project, third)  # KEPT_MODELS is 1
     assert set(project.root.list_folders("search")) == {first.digest, third.digest}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("place", ""), ("place", "search/x/../../own"), ("made", ["mlflow/artifacts"]), ("digest", "x")]
+)
+def test_a_record_that_names_something_else_than_an_index(tmp_path: Path, name: str, value: object) -> None:
+    """What it names may be removed."""
+    root, place = DataRoot(tmp_path), "search/0123456789abcdef/index-0001"
+    whole = {"place": place, "model": "m", "digest": "0123456789abcdef", "recall": 1.0, "since": "", "made": [place]}
+    root.write_json(CURRENT, whole)
+    assert current_index(root).place == place
+    root.write_json(CURRENT, whole | {name: value})
+    with pytest.raises(DamagedError, match=name):
+        current_index(root)
+    (tmp_path / CURRENT).unlink()
+    (tmp_path / CURRENT).mkdir()
+    with pytest.raises(DataError, match="is a folder, where a file belongs"):
+        current_index(root)
 
 
 def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_path: Path) -> None:
