@@ -113,13 +113,9 @@ def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.ND
     """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of a video contiguous; vectors:
     [N, D]; kept: [N], those that can be found."""
     chosen, values = frames.filter(pa.array(kept)), vectors[kept].astype(np.float16).reshape(-1)
-    columns = {
-        "video_id": chosen["video_id"],
-        "second": chosen["timestamp_s"].cast(pa.float32()),
-        "hash": chosen["hash"],
-        VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1]),
-    }
-    return pa.table(columns)
+    second = chosen["timestamp_s"].cast(pa.float32())
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1])
+    return pa.table({"video_id": chosen["video_id"], "second": second, "hash": chosen["hash"], VECTOR: vector})
 
 
 class ShardIndex(HashIndex):

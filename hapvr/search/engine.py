@@ -239,10 +239,8 @@ class SearchEngine:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
         is gone."""
         times = self.collection.times(score.video_id)
-        found: list[Segment] = []
-        for rows in stretches_of(score):
-            reference = self._embedded(score.video_id, times, rows, deadline)
-            found += self.scorer.matching_segments(query, reference, deadline)
+        stretches = (self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score))
+        found = chain.from_iterable(self.scorer.matching_segments(query, one, deadline) for one in stretches)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 
     def _embedded(self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline) -> EmbeddedVideo:

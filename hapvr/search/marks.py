@@ -75,8 +75,7 @@ class Marks(dict[tuple[str, str], Mark]):
 
     def verdict(self, one: str, other: str) -> Verdict | None:
         """What was said about two contents, in either order; None where nothing was."""
-        found = self.of(one, other)
-        return None if found is None else found.verdict
+        return found.verdict if (found := self.of(one, other)) else None
 
     def verdicts(self) -> list[list[str]]:
         """What was said, in an order that says nothing: for fingerprints."""
