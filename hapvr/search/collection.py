@@ -168,10 +168,6 @@ class CollectionMetadata:
 
         self._shards, self._rows = shards, rows
 
-    def duration_s(self, video_id: str) -> float | None:
-        """How many seconds a video of the shards lasts; None where no file says so."""
-        return self._rows(self._shards[video_id]).get(video_id, {}).get("duration_s")
-
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path."""
         row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
@@ -234,7 +230,7 @@ class SearchableCollection:
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
         """Seconds of the sampled frames, and when the video ends."""
-        return FrameTimes(tuple(times_s), self.metadata.duration_s(video_id))
+        return FrameTimes(tuple(times_s), self.metadata.of(video_id).duration_s)
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""
