@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import typer
 from hapvr import __version__
 from hapvr.commands import index, models, pdq, scoring, search, stages, terminal
 
-VERBS = [scoring.score, search.search, search.duplicates, search.watch, search.serve, scoring.evaluate]
-VERBS += [stages.run, stages.status, stages.download, stages.sample, stages.extract, stages.train]
+VERBS: list[Callable[..., None]] = [scoring.score, search.search, search.duplicates, search.watch, search.serve]
+VERBS += [scoring.evaluate, stages.run, stages.status, stages.download, stages.sample, stages.extract, stages.train]
 VERBS += [stages.verify, stages.forget]
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

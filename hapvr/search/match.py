@@ -187,10 +187,8 @@ class SearchAnswer:
 
 def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:
     """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability; None where there is none."""
-    if mark:
-        return "match" if mark == "match" else "no match"
-    if same_file:
-        return "match"
+    if mark or same_file:
+        return "match" if mark in ("", "match") else "no match"
     if probability is None:
         return None
     if probability >= DEFAULT_PRECISION:

@@ -119,11 +119,8 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
-        streams = [
-            stream
-            for stream in container.streams.video
-            if stream.codec_context is not None and not stream.disposition & _COVERS
-        ]
+        decodable = (one for one in container.streams.video if one.codec_context is not None)
+        streams = [one for one in decodable if not one.disposition & _COVERS]
         if not streams:
             kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
             raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")

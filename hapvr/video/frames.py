@@ -203,10 +203,8 @@ def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float]
 def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
     """How many different pictures two videos [T] and [T'] share at one offset: those of the reference whose hashes are within
     `radius` bits of the query's. A still scene is one picture, however many frames show it."""
-    near = (
-        (np.bitwise_count(query[:, None] ^ reference) <= radius) & (query != NO_HASH)[:, None] & (reference != NO_HASH)
-    )
-    rows, columns = np.nonzero(near)
+    known = (query != NO_HASH)[:, None] & (reference != NO_HASH)
+    rows, columns = np.nonzero(known & (np.bitwise_count(query[:, None] ^ reference) <= radius))
     most = 0
     for offset in np.unique(columns - rows):
         shown = reference[columns[columns - rows == offset]]
