@@ -116,10 +116,8 @@ class SearchEngine:
     def find(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
     ) -> tuple[list[ScoredCandidate], Lost]:
-        """Candidates of all views of a query, the likeliest first, each by the view that says most for it.
-
-        views: of `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does.
-        """
+        """Candidates of all views of a query, the likeliest first, each by the view that says most for it. views: of
+        `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does."""
         scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
         for one in sorted(chain.from_iterable(scored), key=_order):
@@ -183,9 +181,7 @@ class SearchEngine:
         self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER, *, number: int = 0
     ) -> tuple[list[ScoredCandidate], Lost]:
         """Fine scores of candidates, the likeliest first; features may be gone since they were indexed. number: of the view.
-
-        Raises VideoError `timeout` where the deadline passes before the last is scored.
-        """
+        Raises VideoError `timeout` where the deadline passes before the last is scored."""
         fps, videos = self.scorer.sampling.fps, self.collection
         scored, lost = dict[str, ScoredCandidate](), Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
@@ -299,10 +295,8 @@ def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedV
 
 
 def stretches_of(score: ScoredCandidate) -> list[Rows]:
-    """Where in a video segments are looked for: its compared parts with half of their length before and after them.
-
-    That is twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one.
-    """
+    """Where in a video segments are looked for: its compared parts with half of their length before and after them. That is
+    twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one."""
     longer = []
     for first, last in (pair.reference for pair in score.pairs):
         more = (last - first + 1) // 2

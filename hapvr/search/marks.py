@@ -151,10 +151,7 @@ def is_digest(name: str) -> bool:
 
 
 def content_of(root: DataRoot, name: str) -> str:
-    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
-
-    Raises DataError for anything else.
-    """
+    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself; else a DataError."""
     if is_digest(name):
         return name
     rows = manifest_table(root).filter(pc.field("video_id") == name).to_pylist()
@@ -179,10 +176,8 @@ def write_marks(marks: Marks, path: Path) -> None:
 
 
 def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
-    """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest of COLUMNS may lack.
-
-    Raises DataError for a file that is no such table, and where any line cannot be used, naming the first ones.
-    """
+    """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest of COLUMNS may lack. Raises
+    DataError for a file that is no such table, and where any line cannot be used, naming the first ones."""
     made: dict[tuple[str, str], Mark] = {}
     bad: list[str] = []
     try:

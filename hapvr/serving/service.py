@@ -92,10 +92,8 @@ class Caller:
 
 
 def read_tokens(path: Path) -> dict[str, Caller]:
-    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read too.
-
-    Raises ConfigError for a file that others can read or change, and for a line that says something else.
-    """
+    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read
+    too. Raises ConfigError for a file that others can read or change, and for a line that says something else."""
     try:
         require_regular(path)
         with path.open(encoding="utf-8") as file:

@@ -53,10 +53,7 @@ class Concern:
 
 class AlertOutbox:
     """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
-    DamagedError for a file that is not a database.
-
-    It survives a kill at any moment.
-    """
+    DamagedError for a file that is not a database. It survives a kill at any moment."""
 
     def __init__(self, root: DataRoot) -> None:
         self._path = root.local_path(OUTBOX_PLACE)

@@ -98,10 +98,8 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
 def make_duplicate_groups(
     project: Project, searcher: Searcher, *, progress: Progress = no_progress
 ) -> list[GroupMember]:
-    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
-
-    Two videos that are marked as no match come into no group together.
-    """
+    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is
+    touched. Two videos that are marked as no match come into no group together."""
     root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     likely = [one for one in pairs if one.mark or one.probability >= project.config.search.min_duplicate_probability]

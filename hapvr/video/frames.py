@@ -91,10 +91,8 @@ def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
 
 
 def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB.
-
-    Pillow gives the same pixels as torchvision, whose import takes 2 seconds.
-    """
+    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB. Pillow gives the same pixels as
+    torchvision, whose import takes 2 seconds."""
     frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
     return np.stack(frames).transpose(0, 3, 1, 2)
 

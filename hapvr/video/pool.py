@@ -217,10 +217,8 @@ class _WorkerProcess(SpawnProcess):
 
 
 class _WorkerContext(SpawnContext):
-    """Starts `_WorkerProcess` and keeps its locks until the last process has ended.
-
-    A pool gives up its locks before it ends its processes; one that was still starting would not find them and complain.
-    """
+    """Starts `_WorkerProcess` and keeps its locks until the last process has ended. A pool gives up its locks before it ends
+    its processes; one that was still starting would not find them and complain."""
 
     Process = _WorkerProcess
 
