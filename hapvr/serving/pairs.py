@@ -98,14 +98,13 @@ def marks(service: ServiceOf) -> Any:
         index = service.collection.current()
 
     def known(name: str, digest: str) -> bool:
-        return (
-            index is not None and name in index.searcher.collection.shard_of and index.metadata(name).sha256 == digest
-        )
+        if index is None or name not in index.searcher.collection.shard_of:
+            return False
+        return index.metadata(name).sha256 == digest
 
-    def shown(row: stored.Mark) -> dict[str, Any]:
-        return asdict(row) | {"in_collection": all(map(known, row.names, (row.first, row.second)))}
-
-    return {"marks": list(map(shown, stored.read_marks(service.project.root).rows()))}
+    rows = stored.read_marks(service.project.root).rows()
+    there = [all(map(known, row.names, (row.first, row.second))) for row in rows]
+    return {"marks": [asdict(row) | {"in_collection": one} for row, one in zip(rows, there, strict=True)]}
 
 
 @router.patch("/pairs", response_model=Marked)
