@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,9 @@ import typer
 from hapvr import __version__
 from hapvr.commands import index, models, pdq, scoring, search, stages, terminal
 
-VERBS = (
-    scoring.score,
-    search.search,
-    search.duplicates,
-    search.watch,
-    search.serve,
-    scoring.evaluate,
-    stages.run,
-    stages.status,
-    stages.download,
-    stages.sample,
-    stages.extract,
-    stages.train,
-    stages.verify,
-    stages.forget,
-)
+VERBS: list[Callable[..., None]] = [scoring.score, search.search, search.duplicates, search.watch, search.serve]
+VERBS += [scoring.evaluate, stages.run, stages.status, stages.download, stages.sample, stages.extract, stages.train]
+VERBS += [stages.verify, stages.forget]
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 for group in (scoring.app, stages.features, index.app, models.app, index.pairs, pdq.app):

@@ -20,7 +20,6 @@ from hapvr.search import DEFAULT_TOP
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hapvr.scorer.calibration import Verdict
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.marks import Pair
     from hapvr.search.match import SearchAnswer
@@ -133,18 +132,15 @@ def duplicates(
     if pairs:
         found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        verdicts = [pair.verdict for pair in found]
-        rows, text = pair_table(found), _pair_lines(found, verdicts)
-        tasks = [(one.first, one.second, said, one.probability) for one, said in zip(found, verdicts, strict=True)]
+        rows, text, verdicts = pair_table(found), _pair_lines(found), [pair.verdict for pair in found]
+        tasks = [(one.first, one.second, one.verdict, one.probability) for one in found]
     else:
         made = make_duplicate_groups(project, searcher)
         groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
         members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
-        verdicts = [member.verdict for member in members]
-        rows, text = group_rows(members), _group_lines(members, verdicts)
+        rows, text, verdicts = group_rows(members), _group_lines(members), [member.verdict for member in members]
         medoids = {member.group: member.video_id for member in members if member.medoid}
-        said_of = zip(members, verdicts, strict=True)
-        tasks = [(medoids[one.group], one.video_id, said, None) for one, said in said_of if not one.medoid]
+        tasks = [(medoids[one.group], one.video_id, one.verdict, None) for one in members if not one.medoid]
         if plan is not None:
             write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
@@ -271,10 +267,10 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     return lines
 
 
-def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None]) -> list[str]:
+def _group_lines(members: list[GroupMember]) -> list[str]:
     said: dict[str, list[str]] = {member.group: [] for member in members}
-    for member, verdict in zip(members, verdicts, strict=True):
-        said[member.group] += [verdict] if verdict else []
+    for member in members:
+        said[member.group] += [member.verdict] if member.verdict else []
     lines = [f"{len(said)} groups of copies, {len(members) - len(said)} videos more than needed"]
     if doubted := sum("unsure" in found for found in said.values()):
         lines.append(f"{doubted} of the groups are unsure: look at them before you delete anything")
@@ -289,14 +285,14 @@ def _group_lines(members: list[GroupMember], verdicts: Sequence[Verdict | None])
     return lines
 
 
-def _pair_lines(pairs: list[DuplicatePair], verdicts: Sequence[Verdict | None]) -> list[str]:
+def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
     from hapvr.search.match import chance
 
     counts = Counter(pair.kind for pair in pairs)
     lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
     return lines + [
-        f"{pair.kind:<13}  {verdict or '':<8}  {chance(pair.probability)}  "
+        f"{pair.kind:<13}  {pair.verdict or '':<8}  {chance(pair.probability)}  "
         f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} ({100 * pair.second_covered:.0f} %)"
         f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
-        for pair, verdict in zip(pairs, verdicts, strict=True)
+        for pair in pairs
     ]

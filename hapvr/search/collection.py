@@ -101,7 +101,7 @@ def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
     with root.open(name) as file, root.corruption_errors(name, hint=REBUILD):
         stored = load(file.read())
         blank = np.asarray(stored[BLANK_FILE], np.float32)
-        if _sha256(blank) != stored["sha256"].tobytes():
+        if hashlib.sha256(blank.tobytes()).digest() != stored["sha256"].tobytes():
             raise ValueError("its values are not those that were written")
         return blank
 
@@ -121,12 +121,9 @@ def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
 
 def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> None:
     """Keep what `read_blank` reads."""
+    sha256 = np.frombuffer(hashlib.sha256(blank.tobytes()).digest(), np.uint8)
     with root.write(f"{model_place(digest)}/{BLANK_FILE}") as stream:
-        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank), "sha256": np.frombuffer(_sha256(blank), np.uint8)}))
-
-
-def _sha256(blank: npt.NDArray[np.float32]) -> bytes:
-    return hashlib.sha256(blank.tobytes()).digest()
+        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank), "sha256": sha256}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +167,6 @@ class CollectionMetadata:
             return {row["video_id"]: row for row in found.rows() if row["status"] == STATUS_OK} if found else {}
 
         self._shards, self._rows = shards, rows
-
-    def duration_s(self, video_id: str) -> float | None:
-        """How many seconds a video of the shards lasts; None where no file says so."""
-        return self._rows(self._shards[video_id]).get(video_id, {}).get("duration_s")
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path."""
@@ -237,7 +230,7 @@ class SearchableCollection:
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
         """Seconds of the sampled frames, and when the video ends."""
-        return FrameTimes(tuple(times_s), self.metadata.duration_s(video_id))
+        return FrameTimes(tuple(times_s), self.metadata.of(video_id).duration_s)
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -46,11 +46,8 @@ class FrameDescriptors:
 def frame_descriptors(
     regions: npt.NDArray[np.floating], *, blank: npt.NDArray[np.float32] | None = None
 ) -> FrameDescriptors:
-    """The descriptors of a video's frames in time order.
-
-    regions: [T, R, D], an embedding as `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see
-    `blank_pictures`; None: such frames are not told from others.
-    """
+    """The descriptors of a video's frames in time order. regions: [T, R, D], an embedding as `TorchNetworks.vectors` gives
+    it. blank: [B, D] of pictures of one colour, see `blank_pictures`; None: such frames are not told from others."""
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = "blank"
@@ -76,10 +73,8 @@ def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
-    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between.
-
-    `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of `frame_descriptors`.
-    """
+    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between. `mean_directions` of their
+    regions, each embedded as a video of one frame, are the `blank` of `frame_descriptors`."""
     colours = [*itertools.product((0, 128, 255), repeat=3), *((grey,) * 3 for grey in (16, 32, 64, 192))]
     values = np.array(colours, np.uint8)[:, :, None, None]
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))
@@ -98,10 +93,7 @@ def fields(dims: int) -> tuple[pa.Field, ...]:
 
 
 def searchable(shard: Shard) -> pa.Table:
-    """What an index takes of a finished shard.
-
-    Raises DataError where the shard is unfinished, DamagedError where its rows are not what was written.
-    """
+    """What an index takes of a finished shard. Raises DataError for an unfinished one, DamagedError for changed rows."""
     shard.verify()
     with shard.corruption_errors():
         table = shard.open_data().read()
@@ -113,13 +105,9 @@ def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.ND
     """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of a video contiguous; vectors:
     [N, D]; kept: [N], those that can be found."""
     chosen, values = frames.filter(pa.array(kept)), vectors[kept].astype(np.float16).reshape(-1)
-    columns = {
-        "video_id": chosen["video_id"],
-        "second": chosen["timestamp_s"].cast(pa.float32()),
-        "hash": chosen["hash"],
-        VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1]),
-    }
-    return pa.table(columns)
+    second = chosen["timestamp_s"].cast(pa.float32())
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1])
+    return pa.table({"video_id": chosen["video_id"], "second": second, "hash": chosen["hash"], VECTOR: vector})
 
 
 class ShardIndex(HashIndex):

@@ -259,10 +259,8 @@ def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> No
 
 
 def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = False) -> pa.Table:
-    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing is.
-
-    damaged: a file that cannot be read is as if it were not there, for the step that makes it; else it raises DamagedError.
-    """
+    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing is. damaged: a file that cannot be
+    read is as if it were not there, for the step that makes it; else it raises DamagedError."""
     if not root.exists(place):
         return schema.empty_table()
     hint = f"`hapvr run {place.partition('/')[0]}` makes it again"
@@ -308,11 +306,8 @@ move() { # the same
 
 
 def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
-    """Write the plan of these groups, whole. place: ends in one of PLAN_SUFFIXES.
-
-    A row per member that has a file. action: keep; link, for a file of the same bytes; move, for another copy; look, in groups
-    in which none is named to keep.
-    """
+    """Write the plan of these groups, whole. place: ends in one of PLAN_SUFFIXES. A row per member that has a file. action:
+    keep; link, for a file of the same bytes; move, for another copy; look, in groups in which none is named to keep."""
     kept = {member.group: member.metadata for member in members if member.keep and member.metadata.path is not None}
     rows, lines = [], [SCRIPT]
     for member in members:

@@ -116,10 +116,8 @@ class SearchEngine:
     def find(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
     ) -> tuple[list[ScoredCandidate], Lost]:
-        """Candidates of all views of a query, the likeliest first, each by the view that says most for it.
-
-        views: of `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does.
-        """
+        """Candidates of all views of a query, the likeliest first, each by the view that says most for it. views: of
+        `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does."""
         scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
         for one in sorted(chain.from_iterable(scored), key=_order):
@@ -183,9 +181,7 @@ class SearchEngine:
         self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER, *, number: int = 0
     ) -> tuple[list[ScoredCandidate], Lost]:
         """Fine scores of candidates, the likeliest first; features may be gone since they were indexed. number: of the view.
-
-        Raises VideoError `timeout` where the deadline passes before the last is scored.
-        """
+        Raises VideoError `timeout` where the deadline passes before the last is scored."""
         fps, videos = self.scorer.sampling.fps, self.collection
         scored, lost = dict[str, ScoredCandidate](), Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
@@ -239,10 +235,8 @@ class SearchEngine:
         """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
         is gone."""
         times = self.collection.times(score.video_id)
-        found: list[Segment] = []
-        for rows in stretches_of(score):
-            reference = self._embedded(score.video_id, times, rows, deadline)
-            found += self.scorer.matching_segments(query, reference, deadline)
+        stretches = (self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score))
+        found = chain.from_iterable(self.scorer.matching_segments(query, one, deadline) for one in stretches)
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 
     def _embedded(self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline) -> EmbeddedVideo:
@@ -301,10 +295,8 @@ def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedV
 
 
 def stretches_of(score: ScoredCandidate) -> list[Rows]:
-    """Where in a video segments are looked for: its compared parts with half of their length before and after them.
-
-    That is twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one.
-    """
+    """Where in a video segments are looked for: its compared parts with half of their length before and after them. That is
+    twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one."""
     longer = []
     for first, last in (pair.reference for pair in score.pairs):
         more = (last - first + 1) // 2

@@ -48,9 +48,7 @@ class HashIndex:
 
     def search(self, hashes: Hashes, k: int) -> pa.Table:
         """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.
-
-        Returns the columns of FOUND_FRAMES, with similarities above 0, 1 for the same hash.
-        """
+        Returns the columns of FOUND_FRAMES, with similarities above 0, 1 for the same hash."""
         asked = np.flatnonzero(hashes != NO_HASH)
         places = [np.zeros(0, np.int64)]
         for part, order, starts in zip(_parts(hashes[asked]), self._orders, self._starts, strict=True):

@@ -118,10 +118,7 @@ class FrameIndex:
 
     @staticmethod
     def create(folder: str | Path, dims: int, provenance: dict[str, Any], settings: IndexSettings) -> FrameIndex:
-        """An index without videos; an existing one is replaced. provenance: what the descriptors are made with.
-
-        Raises DataError where the folder cannot be written.
-        """
+        """An index without videos; replaces any other. provenance: of descriptors. Raises DataError if it cannot be written."""
         root = DataRoot(folder)
         with root.lock("index"):
             root.delete(STATE_FILE)
@@ -157,10 +154,8 @@ class FrameIndex:
         self._change(lambda table, held: table if held.pop(shard, None) is None else _without(table, "shard", [shard]))
 
     def forget(self, video_ids: Sequence[str], renamed: Mapping[str, str]) -> None:
-        """Remove videos, and every file that has their vectors: searches that have an earlier version open fail.
-
-        renamed: digest of a shard's descriptors -> that of those without the videos.
-        """
+        """Remove videos, and every file that has their vectors: searches that have an earlier version open fail. renamed:
+        digest of a shard's descriptors -> that of those without the videos."""
 
         def change(table: Dataset, shards: dict[str, str]) -> Dataset:
             shards |= {key: renamed.get(digest, digest) for key, digest in shards.items()}
@@ -242,10 +237,8 @@ class FrameIndex:
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
     def verify(self, passed: set[str] | None = None, *, until: Callable[[], bool] = lambda: False) -> list[str]:
-        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes.
-
-        passed: digests of files that need not be read again; those of this call are added. until: true ends the call.
-        """
+        """What is wrong with the files of the index: a sentence for each that is missing or holds other bytes. passed:
+        digests of files that need not be read again; those of this call are added. until: true ends the call."""
         passed, wrong = set() if passed is None else passed, []
         for name, digest in self._state.files.items():
             if digest in passed or until():
@@ -264,10 +257,8 @@ class FrameIndex:
         return [] if replaced else wrong
 
     def recall(self, *, probes: int = 200) -> float:
-        """What part of their ten exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none.
-
-        probes: how many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read.
-        """
+        """What part of their ten exact nearest neighbours stored vectors find, in [0, 1]; 1 where there are none. probes: how
+        many, drawn at random. Every vector is read once. Raises DamagedError where the index cannot be read."""
         with _naming_damage(self._place):
             if not (rows := int(self._table.count_rows())):
                 return 1.0
@@ -350,10 +341,8 @@ class FrameIndex:
         return after
 
     def _indexed(self, table: Dataset, *, rebuild: bool) -> Dataset:
-        """With its index up to date: nothing is done, or a part is made for the rows that are new, or another index.
-
-        rebuild: build it again in any case where there are enough rows for one.
-        """
+        """With its index up to date: nothing is done, or a part is made for the rows that are new, or another index. rebuild:
+        build it again in any case where there are enough rows for one."""
         before, (rows, _, indexed, parts) = table.version, _counts(table)
         if rows < self._settings.min_indexed_rows:
             return table

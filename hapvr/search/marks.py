@@ -75,8 +75,7 @@ class Marks(dict[tuple[str, str], Mark]):
 
     def verdict(self, one: str, other: str) -> Verdict | None:
         """What was said about two contents, in either order; None where nothing was."""
-        found = self.of(one, other)
-        return None if found is None else found.verdict
+        return found.verdict if (found := self.of(one, other)) else None
 
     def verdicts(self) -> list[list[str]]:
         """What was said, in an order that says nothing: for fingerprints."""
@@ -152,10 +151,7 @@ def is_digest(name: str) -> bool:
 
 
 def content_of(root: DataRoot, name: str) -> str:
-    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself.
-
-    Raises DataError for anything else.
-    """
+    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself; else a DataError."""
     if is_digest(name):
         return name
     rows = manifest_table(root).filter(pc.field("video_id") == name).to_pylist()
@@ -180,10 +176,8 @@ def write_marks(marks: Marks, path: Path) -> None:
 
 
 def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
-    """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest of COLUMNS may lack.
-
-    Raises DataError for a file that is no such table, and where any line cannot be used, naming the first ones.
-    """
+    """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest of COLUMNS may lack. Raises
+    DataError for a file that is no such table, and where any line cannot be used, naming the first ones."""
     made: dict[tuple[str, str], Mark] = {}
     bad: list[str] = []
     try:

@@ -66,10 +66,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """A video or picture that can be searched for.
-
-    sha256: of the file, "" from a URL. video_id: of a video of the collection, else "".
-    """
+    """A video or picture to search for. sha256: of the file, "" from a URL. video_id: of a video of the collection, else ""."""
 
     name: str
     features: SampledFeatures
@@ -86,10 +83,8 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
-    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it has none.
-
-    fps: of the sampling; a frame stands for the 1 / fps seconds from its time on.
-    """
+    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it has none. fps: of the
+    sampling; a frame stands for the 1 / fps seconds from its time on."""
     times = np.asarray(video.clock.times_s)
     end = math.inf if part.end_s is None else part.end_s
     rows = np.flatnonzero((times + 1 / fps > part.start_s) & (times < end))
@@ -187,10 +182,8 @@ class SearchAnswer:
 
 def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:
     """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability; None where there is none."""
-    if mark:
-        return "match" if mark == "match" else "no match"
-    if same_file:
-        return "match"
+    if mark or same_file:
+        return "match" if mark in ("", "match") else "no match"
     if probability is None:
         return None
     if probability >= DEFAULT_PRECISION:

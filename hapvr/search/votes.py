@@ -22,13 +22,10 @@ Table = dict[str, npt.NDArray[Any]]
 GAP_COST = 0.25
 """What a looked-up query frame that does not vote takes from a stretch, in mean votes of those that do: a single vote far
 away from the others would make a short copy a long one."""
-
 HITS_PER_VIDEO = 3
 """How many hits in one video may vote per query frame: still pictures have many equal frames."""
-
 MAX_WINDOWS = 3
 """Places of a video that are compared with the query."""
-
 MIN_VOTE = 1e-6
 """Votes of less weight are not counted: they come from rounding."""
 
@@ -184,10 +181,8 @@ def _weighted(
 
 
 def _window(rows: Table, votes: float) -> Window:
-    """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame without one.
-
-    rows: of the bin, in order of time; few, so that lists are faster than arrays.
-    """
+    """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame without one. rows: of the
+    bin, in order of time; few, so that lists are faster than arrays."""
     times, seconds, weights, places = (rows[name].tolist() for name in ("time", "second", "weight", "place"))
     cost, before = GAP_COST * votes / len(times), places[0] - 1
     most, total, start, first, last = -np.inf, 0.0, 0, 0, 0

@@ -100,10 +100,8 @@ class Collection:
         self._verified: set[str] = set()
 
     def current(self, *, wait: bool = True) -> OpenIndex:
-        """The index. Raises DataError where there is none yet, or none that can be read.
-
-        While a changed index is being opened, others go on with the one before. wait: for the first one to be opened.
-        """
+        """The index. Raises DataError where there is none yet, or none that can be read. While a changed index is being
+        opened, others go on with the one before. wait: for the first one to be opened."""
         if self._opening.acquire(blocking=wait and self.opened is None):
             try:
                 if time.monotonic() - self._looked_s >= REFRESH_S:

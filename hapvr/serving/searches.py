@@ -108,8 +108,7 @@ async def search(
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
-            job = Job(named.query, named.options())
-            read = partial(_read_named, service, named)
+            job, read = Job(named.query, named.options()), partial(_read_named, service, named)
             held.enter_context(place)
         else:
             job = Job(shown_name(sent.name), sent.options())

@@ -92,10 +92,8 @@ class Caller:
 
 
 def read_tokens(path: Path) -> dict[str, Caller]:
-    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read too.
-
-    Raises ConfigError for a file that others can read or change, and for a line that says something else.
-    """
+    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read
+    too. Raises ConfigError for a file that others can read or change, and for a line that says something else."""
     try:
         require_regular(path)
         with path.open(encoding="utf-8") as file:
@@ -105,13 +103,11 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     if mode & 0o077:
         raise ConfigError(f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`")
     found: dict[str, Caller] = {}
+    wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, of each token once"
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             parts = _LINE.fullmatch(line.strip())
             if parts is None or parts[3] in found:  # it may be a token itself, so it is not shown
-                wanted = (
-                    "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, of each token once"
-                )
                 raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
             name, role, digest = parts.groups()
             found[digest] = Caller(name, may_mark=role == "mark")

@@ -74,9 +74,7 @@ def is_json(headers: Headers) -> bool:
 @contextmanager
 def upload_folder() -> Iterator[Path]:
     """A folder for this service's uploads, which is removed at the end; those of services that were killed are removed first.
-
-    A lock in the folder says that its service lives; the system releases it however the service ends.
-    """
+    A lock in the folder says that its service lives; the system releases it however the service ends."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(Timeout, OSError):
             if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():

@@ -127,17 +127,14 @@ def video(index: IndexOf, video_id: str) -> Any:
 @router.get("/media/{video_id:path}", response_class=FileResponse)
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
-    metadata, code = index.metadata(video_id), ""
-    if metadata.path is None or not metadata.path.is_file():
-        code, state = "gone", "is not there any more"
-    elif metadata.num_bytes not in (0, metadata.path.stat().st_size):
+    metadata, code, state = index.metadata(video_id), "gone", "is not there any more"
+    if (path := metadata.path) is not None and path.is_file():
+        if metadata.num_bytes in (0, path.stat().st_size):
+            kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
+            return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
         code, state = "replaced", "has another size than when it was indexed"
-    if code:
-        hint = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
-        raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
-    assert metadata.path is not None
-    kind = MEDIA_TYPES.get(metadata.path.suffix.lower(), "application/octet-stream")
-    return FileResponse(metadata.path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+    hint = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
+    raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
 
 
 @router.get("/thumbnails/{video_id:path}", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)

@@ -53,10 +53,7 @@ class Concern:
 
 class AlertOutbox:
     """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
-    DamagedError for a file that is not a database.
-
-    It survives a kill at any moment.
-    """
+    DamagedError for a file that is not a database. It survives a kill at any moment."""
 
     def __init__(self, root: DataRoot) -> None:
         self._path = root.local_path(OUTBOX_PLACE)
@@ -85,17 +82,15 @@ class AlertOutbox:
 
     def due(self) -> list[tuple[str, str]]:
         """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
+        asked = f"SELECT id, body FROM messages WHERE NOT delivered AND {_READABLE} ORDER BY attempts, number"
         with self._open() as database:
-            return database.execute(
-                f"SELECT id, body FROM messages WHERE NOT delivered AND {_READABLE} ORDER BY attempts, number"
-            ).fetchall()
+            return database.execute(asked).fetchall()
 
     def tried(self, message_id: str, *, delivered: bool) -> None:
         """A message that was delivered is never given again."""
+        counted = "UPDATE messages SET attempts = attempts + 1, delivered = ? WHERE id = ?"
         with self._open() as database:
-            database.execute(
-                "UPDATE messages SET attempts = attempts + 1, delivered = ? WHERE id = ?", (delivered, message_id)
-            )
+            database.execute(counted, (delivered, message_id))
 
     def forget(self, values: Collection[str]) -> None:
         """Remove the messages in which one of these texts is a value, and their bytes."""
@@ -147,9 +142,8 @@ class Delivery:
 
 def training_failed(run: str, said: str) -> Concern:
     """run: the key of the training, which its retries have, too."""
-    return Concern(
-        "training_failed", f"training/{run}", f"training {run} failed: {said}; run it again once the reason is gone"
-    )
+    text = f"training {run} failed: {said}; run it again once the reason is gone"
+    return Concern("training_failed", f"training/{run}", text)
 
 
 def run_failed(job: str, run: str, said: str) -> Concern:

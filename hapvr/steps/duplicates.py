@@ -98,10 +98,8 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
 def make_duplicate_groups(
     project: Project, searcher: Searcher, *, progress: Progress = no_progress
 ) -> list[GroupMember]:
-    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is touched.
-
-    Two videos that are marked as no match come into no group together.
-    """
+    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is
+    touched. Two videos that are marked as no match come into no group together."""
     root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
     likely = [one for one in pairs if one.mark or one.probability >= project.config.search.min_duplicate_probability]
@@ -222,11 +220,9 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
         segments = searcher.segments(embedded, found)
         covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
         starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
-        there, back = _aligned(query, found.video_id, segments, searcher)
-        first, second = query, found.video_id
-        if second < first:
-            first, second, there, back = second, first, back, there
-            covered, starts = covered[::-1], starts[::-1]
+        likeness = _aligned(query, found.video_id, segments, searcher)
+        sides = sorted(zip((query, found.video_id), covered, starts, likeness, strict=True))
+        (first, first_covered, first_start_s, there), (second, second_covered, second_start_s, back) = sides
         yield DuplicatePair(
             first=first,
             second=second,
@@ -234,10 +230,10 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
             second_sha256=metadata.of(second).sha256,
             similarity=found.similarity,
             probability=probability,
-            first_covered=covered[0],
-            second_covered=covered[1],
-            first_start_s=starts[0],
-            second_start_s=starts[1],
+            first_covered=first_covered,
+            second_covered=second_covered,
+            first_start_s=first_start_s,
+            second_start_s=second_start_s,
             frame_similarity=(there + back) / 2,
             asymmetry=there - back,
         )

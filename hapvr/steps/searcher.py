@@ -147,10 +147,8 @@ class Searcher(SearchEngine):
         limits: ServingConfig | None = None,
         deadline: Deadline = NEVER,
     ) -> Query:
-        """A file, a still picture or an http(s) URL as a query.
-
-        name: what answers call it, default is `query` itself. limits: default is the model's. Raises VideoError.
-        """
+        """A file, a still picture or an http(s) URL as a query. name: what answers call it, default is `query` itself.
+        limits: default is the model's. Raises VideoError."""
         place = str(query)
         with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline, inner=True) as videos:
             features = videos.get(place)
@@ -170,10 +168,8 @@ class Searcher(SearchEngine):
         deadline: Deadline = NEVER,
         timed: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> SearchAnswer:
-        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes.
-
-        timed: measures a block, by its name: `embed`, `find` and `segments`.
-        """
+        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the deadline passes. timed:
+        measures a block, by its name: `embed`, `find` and `segments`."""
         if self.damage:
             raise DamagedError(self.damage[0])
         if options.min_probability > 0 and self.evidence is None:

@@ -72,11 +72,9 @@ class WatchMatches:
 
 def watch_lists(project: Project) -> list[WatchList]:
     """Those of the configuration, and those of `make_watch_list`."""
-    root, made = project.root, project.root.list_folders(LISTS)
-    return [
-        *project.config.watch.lists,
-        *(WatchList.model_construct(name=name, path=root.url_of(f"{LISTS}/{name}")) for name in made),
-    ]
+    root = project.root
+    made = [WatchList.model_construct(name=one, path=root.url_of(f"{LISTS}/{one}")) for one in root.list_folders(LISTS)]
+    return [*project.config.watch.lists, *made]
 
 
 def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:

@@ -56,11 +56,8 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 
 @dataclass(frozen=True)
 class VideoProbe:
-    """What a video's headers and first frame say. Headers may lie.
-
-    duration_s, fps: None where the file does not say. width_px, height_px: as displayed, after rotation and pixel aspect.
-    rotation_deg: counter-clockwise.
-    """
+    """What a video's headers and first frame say. Headers may lie. duration_s, fps: None where the file does not say.
+    width_px, height_px: as displayed, after rotation and pixel aspect. rotation_deg: counter-clockwise."""
 
     duration_s: float | None
     fps: float | None
@@ -82,10 +79,8 @@ class FileState(NamedTuple):
 
 
 def check_file(path: Path) -> FileState:
-    """The state of a regular file with at least one byte; pipes and devices would block forever.
-
-    Raises VideoError: missing_file, empty_file or not_video.
-    """
+    """The state of a regular file with at least one byte; pipes and devices would block forever. Raises VideoError:
+    missing_file, empty_file or not_video."""
     reason, problem = "missing_file", ""
     try:
         status = path.stat()
@@ -119,11 +114,8 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
     except (av.error.FFmpegError, ValueError) as error:
         raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
-        streams = [
-            stream
-            for stream in container.streams.video
-            if stream.codec_context is not None and not stream.disposition & _COVERS
-        ]
+        decodable = (one for one in container.streams.video if one.codec_context is not None)
+        streams = [one for one in decodable if not one.disposition & _COVERS]
         if not streams:
             kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
             raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
@@ -141,10 +133,7 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
 
 
 def probe_video(path: Path) -> VideoProbe:
-    """What the file says of its main video stream. The first frame is decoded, so a file that passes has at least one.
-
-    Raises VideoError as `open_video` does.
-    """
+    """What `open_video` gives of the file, and raises. The first frame is decoded, so a file that passes has at least one."""
     with open_video(path) as (probe, _):
         return probe
 
@@ -199,10 +188,8 @@ def is_picture(path: Path) -> bool:
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
-    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says.
-
-    Raises VideoError: not_video for another format, too_large, decode_error.
-    """
+    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright as its EXIF data says. Raises
+    VideoError: not_video for another format, too_large, decode_error."""
     try:
         with Image.open(path, formats=PICTURE_FORMATS) as image:
             check_size(path, image.width, image.height)

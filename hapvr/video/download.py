@@ -175,10 +175,8 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
 
 
 def _remove_pieces(target: Path, *, all_of_them: bool = False) -> None:
-    """Remove what a download left, but for a partial file of one piece, which can be resumed.
-
-    Pieces of a stream cannot: a process that is killed between adding a piece and noting it would add it twice.
-    """
+    """Remove what a download left, but for a partial file of one piece, which can be resumed. Pieces of a stream cannot: a
+    process that is killed between adding a piece and noting it would add it twice."""
     paths = list(target.parent.glob(f"{target.name}.new.*"))
     whole = not all_of_them and not any(path.suffix == ".ytdl" for path in paths)
     for path in paths:

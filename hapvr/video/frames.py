@@ -91,10 +91,8 @@ def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
 
 
 def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB.
-
-    Pillow gives the same pixels as torchvision, whose import takes 2 seconds.
-    """
+    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB. Pillow gives the same pixels as
+    torchvision, whose import takes 2 seconds."""
     frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
     return np.stack(frames).transpose(0, 3, 1, 2)
 
@@ -203,10 +201,8 @@ def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float]
 def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
     """How many different pictures two videos [T] and [T'] share at one offset: those of the reference whose hashes are within
     `radius` bits of the query's. A still scene is one picture, however many frames show it."""
-    near = (
-        (np.bitwise_count(query[:, None] ^ reference) <= radius) & (query != NO_HASH)[:, None] & (reference != NO_HASH)
-    )
-    rows, columns = np.nonzero(near)
+    known = (query != NO_HASH)[:, None] & (reference != NO_HASH)
+    rows, columns = np.nonzero(known & (np.bitwise_count(query[:, None] ^ reference) <= radius))
     most = 0
     for offset in np.unique(columns - rows):
         shown = reference[columns[columns - rows == offset]]

@@ -109,9 +109,8 @@ def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: 
         raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
     sha256 = file_sha256(path) if digest else ""
     if digest and check_file(path) != before:
-        found = SampledVideo(
-            reason="changed_file", message=f"video: {path.name} changed while it was read; run the step again"
-        )
+        said = f"video: {path.name} changed while it was read; run the step again"
+        found = SampledVideo(reason="changed_file", message=said)
     return replace(found, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256)
 
 
@@ -218,10 +217,8 @@ class _WorkerProcess(SpawnProcess):
 
 
 class _WorkerContext(SpawnContext):
-    """Starts `_WorkerProcess` and keeps its locks until the last process has ended.
-
-    A pool gives up its locks before it ends its processes; one that was still starting would not find them and complain.
-    """
+    """Starts `_WorkerProcess` and keeps its locks until the last process has ended. A pool gives up its locks before it ends
+    its processes; one that was still starting would not find them and complain."""
 
     Process = _WorkerProcess
 

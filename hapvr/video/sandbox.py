@@ -103,9 +103,7 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
 
 def confine(readable: Path) -> None:
     """Take away from this process, for good, all that it does not need to read one file, as far as the system can do so.
-
-    Raises OSError if the system refuses what it offers.
-    """
+    Raises OSError if the system refuses what it offers."""
     _checked(_LIBC.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     if (abi := _landlock_abi()) >= 1:
         num_rights, size = _RULESETS[min(abi, len(_RULESETS)) - 1]
