@@ -6,6 +6,7 @@ and without torch. It needs a third to a half of torch's processor time, and run
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import warnings
@@ -37,6 +38,11 @@ Frames = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
 Embed = Callable[[Frames], Vectors]
 """Frames to vectors: [B, 3, S, S] uint8 -> [B, ...] float32."""
+
+OPERATIONS = """Add AveragePool Cast Clip Concat Conv Div Erf Expand Gather Gelu GlobalAveragePool HardSigmoid HardSwish Identity
+LayerNormalization MatMul Max MaxPool Mul Neg Pad Pow ReduceL2 ReduceMax ReduceMean ReduceSum Relu Reshape Resize Shape
+Sigmoid Sign Slice Softmax Split Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze"""
+"""What our ONNX files may be made of: no control flow; of indexes only Gather's, which OpenVINO compares with the length."""
 
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
@@ -73,26 +79,51 @@ class CompiledNetwork:
             # of videos. 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own.
             "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
-        name = model if isinstance(model, Path) else "it"
+        self._name = model if isinstance(model, Path) else "it"
         try:
             if isinstance(model, Path | bytes):
-                model = core.read_model(model)
-                # our files have no operations that run others: a loop may never end
-                kinds = {operation.get_type_name() for operation in model.get_ops()}
-                if found := {"If", "Loop", "TensorIterator"} & kinds:
-                    raise RuntimeError(f"it has control flow: {', '.join(sorted(found))}")
+                # before anything is converted, which already computes constants: others may never end, or read foreign memory
+                kinds = set(_operations(memoryview(model if isinstance(model, bytes) else model.read_bytes())))
+                if found := kinds - set(OPERATIONS.split()):
+                    raise RuntimeError(f"not in our networks: {', '.join(sorted(found))[:99]!a}")
+                frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
+                model = frontend.convert(frontend.load(model if isinstance(model, Path) else io.BytesIO(model)))
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
-        except RuntimeError as error:
-            raise DataError(f"OpenVINO cannot load {name} ({_last_line(error)})") from error
+        except Exception as error:  # the converter raises classes of its own
+            raise DataError(f"OpenVINO cannot load {self._name} ({_last_line(error)})") from error
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> Vectors:
-        with self._lock:
-            for place, values in enumerate(inputs):  # a tenth of what `infer` itself takes to look at arrays
-                self._request.set_input_tensor(place, self._tensor(np.ascontiguousarray(values), shared_memory=True))
-            self._request.infer(share_outputs=True)
-            found: Vectors = self._request.get_output_tensor(0).data.copy()
-            return found
+        """Raises DataError for a network that does not take these."""
+        try:
+            with self._lock:
+                for place, values in enumerate(inputs):  # a tenth of what `infer` itself takes to look at arrays
+                    tensor = self._tensor(np.ascontiguousarray(values), shared_memory=True)
+                    self._request.set_input_tensor(place, tensor)
+                self._request.infer(share_outputs=True)
+                return np.array(self._request.get_output_tensor(0).data)
+        except RuntimeError as error:
+            raise DataError(f"OpenVINO cannot run {self._name} ({_last_line(error)}); export it again") from error
+
+
+def _operations(data: memoryview, fields: tuple[int, ...] = (7, 1, 4)) -> Iterator[str]:
+    """The kind of each operation of an ONNX file, which is a protobuf. fields: the way to `graph.node.op_type`."""
+    place = 0
+
+    def number() -> int:
+        nonlocal place
+        start, place = place, 1 + next(end for end in range(place, place + 10) if data[end] < 128)
+        return sum((byte & 127) << 7 * shift for shift, byte in enumerate(data[start:place]))
+
+    while place < len(data):
+        field, kind = divmod(number() % 2**32, 8)
+        value = number() if kind in (0, 2) else 0
+        size = {1: 8, 2: value, 5: 4}.get(kind, 0)
+        part, place = data[place : place + size], place + size
+        if kind not in (0, 1, 2, 5):
+            yield "unreadable parts"
+        elif kind == 2 and field == fields[0]:
+            yield from _operations(part, fields[1:]) if fields[1:] else [str(part, "utf-8", "replace")]
 
 
 def _last_line(error: Exception) -> str:

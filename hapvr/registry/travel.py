@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi, ModelCardData
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
 
@@ -26,6 +27,7 @@ from hapvr.files import file_sha256, require_regular
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
 from hapvr.scorer import bundle as bundles
+from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.settings import first_line
 
 README_FILE = "README.md"
@@ -104,7 +106,16 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         description.require_files(bundle)
         bundles.read_calibration(bundle)
         bundles.read_evidence(bundle)
-        bundles.load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
+        description.backbone.precision = "float32"  # in which both are compared
+        networks = bundles.load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
+        if isinstance(description.onnx, ONNXRecord):
+            from hapvr.scorer.torch_networks import compare_with_torch  # with torch
+
+            made = ONNXNetworks(bundle, description.onnx)
+            noise = np.random.default_rng(0).integers(0, 256, (2, 5, 3, *[description.crop_px] * 2), dtype=np.uint8)
+            videos = [(networks.regions(video), made.regions(video)) for video in noise]
+            whose = f"model: {source} has ONNX files of another network; export it again: their"
+            compare_with_torch(made, networks.network, videos, whose=whose)
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
         key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}

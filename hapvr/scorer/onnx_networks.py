@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from hapvr.model.settings import NetworkSettings, doubled_length, strips
+from hapvr.errors import DataError
+from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings, doubled_length, strips
 from hapvr.networks.extract import CompiledNetwork
 from hapvr.networks.settings import Precision
 
@@ -115,7 +116,15 @@ class ONNXNetworks:
             if name not in self._loaded:
                 precision: Precision = self._precision if name == "backbone.onnx" else "float32"
                 self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
-        return self._loaded[name](*inputs)
+        found, first = self._loaded[name](*inputs), inputs[0].shape
+        wanted = {
+            "backbone.onnx": (*first[:1], *found.shape[-2:]),
+            "embed.onnx": (*first[:2], *found.shape[-1:]),
+            "frames.onnx": tuple(map(len, inputs)),
+        }.get(name, tuple(size // COMPARATOR_STEP for size in first))
+        if found.dtype != np.float32 or found.shape != wanted:
+            raise DataError(f"model: {self._folder / name} gives {found.dtype} {found.shape}; export the model again")
+        return found
 
 
 def _chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:

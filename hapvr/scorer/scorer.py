@@ -187,7 +187,7 @@ class VideoScorer:
         return [self.embed(picture, deadline) for picture in (video, *video.inner)]
 
     def similarity(self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER) -> float:
-        """The video similarity, in [-1, 1]. Raises ArgumentError where it is not finite."""
+        """The video similarity, in [-1, 1]. Raises ArgumentError for any other value."""
         return self.similarities([query], reference, deadline)[0]
 
     def similarities(
@@ -198,7 +198,7 @@ class VideoScorer:
             return []
         with self._computing.hold(deadline):
             scores = self.networks.similarities([one.regions for one in queries], [reference.regions])
-        return _finite(scores[:, 0])
+        return _similarities(scores[:, 0])
 
     def comparisons(
         self, query: EmbeddedVideo, references: Sequence[EmbeddedVideo], deadline: Deadline = NEVER
@@ -208,7 +208,7 @@ class VideoScorer:
             scores, frames = self.networks.comparisons(query.regions, [one.regions for one in references])
             own, *others = [self.networks.self_similarity(one.regions) for one in (query, *references)]
         relative = [relative_similarity(matrix, own, other) for matrix, other in zip(frames, others, strict=True)]
-        return list(zip(_finite(scores), relative, strict=True))
+        return list(zip(_similarities(scores), relative, strict=True))
 
     @property
     def frame_threshold(self) -> float:
@@ -245,7 +245,7 @@ class VideoScorer:
         return outcome
 
 
-def _finite(scores: NDArray[np.float32]) -> list[float]:
-    if not np.isfinite(scores).all():
-        raise ArgumentError("the similarity is not finite")
+def _similarities(scores: NDArray[np.float32]) -> list[float]:
+    if not (np.abs(scores) <= 1.01).all():  # regions in bfloat16 have norms of up to 1.004
+        raise ArgumentError("the similarity is not in [-1, 1]")
     return [float(score) for score in scores]

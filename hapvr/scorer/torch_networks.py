@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hapvr.errors import HapvrError
+from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
@@ -64,7 +63,7 @@ class TorchNetworks:
         return np.asarray(self.network.self_similarity(video).float().cpu().numpy())
 
 
-class NotExported(HapvrError):
+class NotExported(DataError):
     """This model cannot be written as ONNX; the message says why, as the end of a sentence."""
 
 
@@ -101,21 +100,28 @@ def write_onnx(
         made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
         with torch.inference_mode():
             of_frames = [(whitening.apply(backbone.regions(crops)), made.regions(crops.numpy())) for crops in frames]
-            of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
-            differences = list[float]()
-            for videos in (of_frames, of_features):  # the regions of each for torch, and for the engine
-                embedded = [(network.embed(torch.from_numpy(regions)), made.embed(own)) for regions, own in videos]
-                for (query, own_query), (reference, own_reference) in itertools.product(embedded, repeat=2):
-                    wanted = float(network.compare(query[None], reference[None]).video[0, 0])
-                    differences.append(abs(float(made.similarities([own_query], [own_reference])[0, 0]) - wanted))
-        largest = float(np.max(differences))
-        record["check"] = {"pairs": len(differences), "largest_difference": largest}
-        if not largest <= TOLERANCE:
-            raise NotExported(f"its similarities differ from torch's by {largest:.2g}")
+        of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
+        record["check"] = compare_with_torch(made, network, of_frames, of_features)
     except BaseException:
         shutil.rmtree(place)
         raise
     return record
+
+
+@torch.inference_mode()
+def compare_with_torch(
+    made: ONNXNetworks, network: VideoNetwork, *groups: Sequence[tuple[Floats, Floats]], whose: str = "its"
+) -> dict[str, Any]:
+    """What scorer.json says of all pairs in each group of videos, regions for torch and for the engine. Raises NotExported."""
+    differences = list[float]()
+    for videos in filter(None, groups):
+        wanted = [network.embed(torch.from_numpy(regions)) for regions, _ in videos]
+        found = [made.embed(own) for _, own in videos]
+        differences += np.abs(made.similarities(found, found) - network.score_videos(wanted, wanted).numpy()).flat
+    largest = float(np.max(differences))
+    if not largest <= TOLERANCE:
+        raise NotExported(f"{whose} similarities differ from torch's by {largest:.2g}")
+    return {"pairs": len(differences), "largest_difference": largest}
 
 
 def _export(place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
+from hapvr.errors import DataError
 from hapvr.files import digest_of
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import Backbone, load_backbone
@@ -25,7 +26,7 @@ from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, regi
 from hapvr.scorer.bundle import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.torch_networks import NotExported, write_onnx
+from hapvr.scorer.torch_networks import write_onnx
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline, searches_text, write_run_bundle
 from hapvr.steps.calibration import calibrate, calibration_figure, fit_on_validation
@@ -120,8 +121,8 @@ def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> di
                 crops = center_crop(decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), backbone.crop_px)
                 frames.append(torch.from_numpy(crops))
                 features.append(regions)
+    network = load_network(run.network_folder)[0]
     try:
-        network = load_network(run.network_folder)[0]
         return write_onnx(
             run.folder / "exported",
             backbone=backbone,
@@ -130,7 +131,7 @@ def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> di
             frames=frames,
             features=features,
         )
-    except NotExported as error:
+    except DataError as error:  # also of an operation that the files may not have
         return {"reason": str(error)}
 
 

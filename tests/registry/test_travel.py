@@ -11,6 +11,7 @@ import yaml
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import file_sha256
+from hapvr.model.settings import NetworkSettings
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
@@ -74,6 +75,23 @@ def test_another_digest_is_refused_before_anything_is_registered(exported: Path,
             file.write(content)
     with pytest.raises(DataError, match=said):
         pull_model(str(folder), None, "hapvr", sha256="" if name else "00")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
+    """Bundle and digests agree, and the weights in torch are others than those that a processor would run."""
+    one, other = (make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS)
+    tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
+    export_model(other, tmp_path / "good")
+    assert pull_model(str(tmp_path / "good"), tracker, "hapvr")[0] == 1
+    shutil.copyfile(other / "onnx" / "embed.onnx", one / "onnx" / "embed.onnx")
+    complete_bundle(one, evidence="", card="")
+    export_model(one, tmp_path / "swapped")
+    with pytest.raises(DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"):
+        pull_model(str(tmp_path / "swapped"), tracker, "hapvr")
+
+
+FORMS = {"gated": NetworkSettings(comparator=False), "plain": NetworkSettings(comparator=False, attention=False)}
 
 
 @pytest.mark.slow

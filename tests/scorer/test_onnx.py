@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 import torch
 from torch.nn import functional as F
 
-from hapvr.errors import MissingPartError
+from hapvr.errors import DataError, MissingPartError
 from hapvr.model.checkpoint import build_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
@@ -131,6 +132,25 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
         "print(sorted({'torch', 'timm', 'polars', 'pyarrow', 'mlflow'} & set(sys.modules)))"
     )
     assert run_python("-c", code).strip() == "[]"
+
+
+OTHER = {
+    "another dtype": "float[T, R, D] x) => (double[T, R, D] y) {y = Cast <to = 11> (x)}",
+    "another rank": "float[T, R] x) => (float[T, R] y) {y = Identity(x)}",
+    "another length": "float[T, R, D] x) => (float[U, R, D] y) {y = Concat <axis = 0> (x, x)}",
+    "no output": "float[T, R, D] x) => () {}",
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_outputs_are_what_the_engine_counts_on(name: str, tmp_path: Path) -> None:
+    """Of a file that loads, but is another network: one sentence that names it."""
+    (tmp_path / "onnx").mkdir()
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> g ({OTHER[name]}')
+    onnx.save(model, tmp_path / "onnx" / "embed.onnx")
+    record = ONNXRecord(settings=NetworkSettings(), files=["backbone.onnx", "embed.onnx", "frames.onnx"])
+    with pytest.raises(DataError, match=r"embed\.onnx .*; export (it|the model) again"):
+        ONNXNetworks(tmp_path, record).embed(np.ones((2, 9, 4), np.float32))
 
 
 def test_a_bundle_without_onnx_needs_torch(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
