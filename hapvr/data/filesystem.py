@@ -71,11 +71,8 @@ class DataRoot:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of this name. Raises DataError for a folder."""
-        found = self._info(self.path(name)).type
-        if found == pafs.FileType.Directory:
-            raise DataError(f"storage: {name} below {self.url} is a folder, where a file belongs; move it away")
-        return bool(found == pafs.FileType.File)
+        """Whether something has this name; a folder in the place of a file is refused where it is opened."""
+        return bool(self._info(self.path(name)).type != pafs.FileType.NotFound)
 
     def list_folders(self, name: str) -> list[str]:
         """Names of the folders directly below `name`, sorted; empty where it does not exist."""
