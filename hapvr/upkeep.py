@@ -111,9 +111,8 @@ def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
     above = {"frames": "videos", "features": "frames"}.get(name, "")
     if above:
         made, found = Shard(root, name, key).read().provenance.inputs.get(above), Shard(root, above, key)
-        if made is None or not root.exists(found.index_name):
-            return made, made
-        return made, frames_digest(found) if above == "frames" else content_digest(found.rows())
+        if made is not None and root.exists(found.index_name):
+            return made, frames_digest(found) if above == "frames" else content_digest(found.rows())
     serving = collection.serving_index(root) if name in ("descriptors", "search_index") else None
     if serving is not None and name == "search_index":
         held = serving.shards(root)

@@ -193,9 +193,7 @@ class VideoScorer:
     def similarities(
         self, queries: Sequence[EmbeddedVideo], reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> list[float]:
-        """As `similarity`, of each query."""
-        if not queries:
-            return []
+        """As `similarity`, of each query, at least one."""
         with self._computing.hold(deadline):
             scores = self.networks.similarities([one.regions for one in queries], [reference.regions])
         return _similarities(scores[:, 0])

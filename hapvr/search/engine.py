@@ -208,7 +208,7 @@ class SearchEngine:
                 found, shown = list(group), query.part(*rows)
                 compared = self.scorer.comparisons(shown, [part for *_, part in found], deadline)
                 shorter = [part for *_, part in found if len(part) < len(shown)]
-                reverse = iter(self.scorer.similarities(shorter, shown, deadline))
+                reverse = iter(self.scorer.similarities(shorter, shown, deadline) if shorter else ())
                 for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
                     if len(part) < len(shown):
                         similarity = max(similarity, next(reverse))

@@ -42,15 +42,7 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import explain
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
-from hapvr.video.frames import (
-    HASH_VERSION,
-    NO_HASH,
-    Hashes,
-    center_crop,
-    decode_jpegs,
-    frame_hashes,
-    in_threads,
-)
+from hapvr.video.frames import HASH_VERSION, NO_HASH, Hashes, center_crop, decode_jpegs, frame_hashes, in_threads
 from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -98,8 +97,8 @@ def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """`work` of each item in order, by up to four threads: while Pillow decodes, others run, though more of them gain nothing."""
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as threads:
+    """`work` of each item in order, by four threads: while Pillow decodes, others run, though more of them gain nothing."""
+    with ThreadPoolExecutor(4) as threads:
         return list(threads.map(work, items))
 
 

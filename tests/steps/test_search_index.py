@@ -154,7 +154,7 @@ def test_a_record_that_names_something_else_than_an_index(tmp_path: Path, name: 
         current_index(root)
     (tmp_path / CURRENT).unlink()
     (tmp_path / CURRENT).mkdir()
-    with pytest.raises(DataError, match="current.json cannot be read"):
+    with pytest.raises(DataError, match=r"current\.json cannot be read"):
         current_index(root)
 
 
