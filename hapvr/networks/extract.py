@@ -120,8 +120,8 @@ def _operations(data: memoryview, fields: tuple[int, ...] = (7, 1, 4)) -> Iterat
         value = number() if kind in (0, 2) else 0
         size = {1: 8, 2: value, 5: 4}.get(kind, 0)
         part, place = data[place : place + size], place + size
-        if kind not in (0, 1, 2, 5):
-            yield "unreadable parts"
+        if kind not in (0, 1, 2, 5) or (field == 25 and len(fields) == 3):  # a function of the file may have any name
+            yield "unreadable parts or functions"
         elif kind == 2 and field == fields[0]:
             yield from _operations(part, fields[1:]) if fields[1:] else [str(part, "utf-8", "replace")]
 

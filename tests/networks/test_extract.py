@@ -118,7 +118,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", [*REFUSED, "unreadable parts"])
+FUNCTION = '<ir_version: 8, opset_import: ["" : 16, "own" : 1]> g (int64[1] x) => (int64[1] y) { y = own.Relu (x) } '
+FUNCTION += '<opset_import: ["" : 16], domain: "own"> Relu (x) => (y) { y = Abs (x) }'
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "XML", "function"])
 def test_onnx_files_with_other_operations_than_ours_are_refused(name: str, tmp_path: Path) -> None:
     """Loops that may never end, indexes that nobody compares with the length, and the XML that OpenVINO reads as well. The file is
     read, not run."""
@@ -126,8 +130,11 @@ def test_onnx_files_with_other_operations_than_ours_are_refused(name: str, tmp_p
     if name in REFUSED:
         graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{REFUSED[name]}}}"
         content = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}').SerializeToString()
+    elif name == "function":
+        content = onnx.parser.parse_model(FUNCTION).SerializeToString()
+    said = name if name in REFUSED else "unreadable parts or functions"
     (tmp_path / "a.onnx").write_bytes(content)
-    with pytest.raises(DataError, match=rf"a\.onnx \(not in our networks: '(Constant, )?{name}'\)"):
+    with pytest.raises(DataError, match=rf"a\.onnx \(not in our networks: '(Constant, )?{said}'\)"):
         CompiledNetwork(tmp_path / "a.onnx")
 
 
