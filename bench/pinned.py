@@ -53,6 +53,7 @@ def pinned(config: Path) -> dict[str, Any]:
     """Everything that is pinned, from the data root of a configuration."""
     project = Project.open(config)
     root = project.root.local
+    assert root is not None
     shards = {
         str(path.relative_to(root).parent): digest_of_table(path)
         for stage in STAGES

@@ -1,5 +1,7 @@
 """HAP-VR's score and training step from their equations, one pair of videos at a time; what the benchmarks compare with."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,7 +33,7 @@ def plain_step(
     return _objective(video, labels, frames, frame_labels, pair_index) + overshoot
 
 
-def attend(features: Tensor, weights: dict[str, Tensor]) -> Tensor:
+def attend(features: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
     """x <- sigmoid(u . tanh(W x + b)) x. features: [T, R, D]."""
     hidden = torch.tanh(features @ weights["attention.transform.weight"].T + weights["attention.transform.bias"])
     return features * torch.sigmoid(hidden @ weights["attention.context_vector.weight"].T)
@@ -42,7 +44,7 @@ def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
     return torch.einsum("tid,sjd->tsij", query, reference).max(dim=3).values.mean(dim=2)
 
 
-def compare(frame: Tensor, weights: dict[str, Tensor]) -> Tensor:
+def compare(frame: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
     """What the network's convolutions make of frame similarities [T_q, T_r]."""
     hidden = frame[None, None]
     for layer in ("conv1", "conv2"):

@@ -26,7 +26,7 @@ from bench.uploads import EASY, EXCERPTS, UPLOADS, Task, Upload, make, plain_pic
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
-from hapvr.demo.clips_benchmark import UserClip, find_clips
+from hapvr.demo.clips_benchmark import find_clips, uniform
 from hapvr.demo.corpus import write_mp4
 from hapvr.errors import VideoError
 from hapvr.seeding import numpy_rng
@@ -35,7 +35,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import SamplingConfig
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 PARTS = ("validation", "test")
 """Clips are of these in turn."""
 ROLES = (*["original"] * 6, *["film"] * 2, *["donor"] * 2, *["distractor"] * 10)
@@ -50,15 +50,16 @@ def make_pile(folders: Sequence[Path], out: Path, *, left_out: frozenset[str], p
     """Write the videos to search in, `out/clips`, and all uploads. Returns those of one part."""
     found = [find_clips(folder, out=out, name="clips")[0] for folder in folders]
     clips = [group[0] for groups in found for group in groups if group[0].path.name not in left_out]
-    clips.sort(key=UserClip.draw)
+    clips.sort(key=lambda clip: uniform("own clip", clip.sha256))
     roles = {clip.path: ROLES[number % len(ROLES)] for number, clip in enumerate(clips)}
     of = {role: [clip.path for clip in clips if roles[clip.path] == role] for role in ROLES}
     (out / "clips").mkdir(parents=True, exist_ok=True)
     tasks = []
     for number, clip in enumerate(clips):
         role = roles[clip.path]
-        others = np.roll(of["distractor"], -number)[:3] if role == "film" else np.roll(of["donor"], -number)[:1]
-        tasks.append(Task(clip, role, PARTS[number % len(PARTS)] == part, tuple(others), out))
+        donors, count = (of["distractor"], 3) if role == "film" else (of["donor"], 1)
+        others = tuple(donors[(number + place) % len(donors)] for place in range(count))
+        tasks.append(Task(clip, role, PARTS[number % len(PARTS)] == part, others, out))
     uploads = []
     for _, made in in_workers(make, tasks, config=WORKERS):
         if isinstance(made, VideoError):
@@ -128,7 +129,7 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
         for system in SYSTEMS if rows else ():
             of = [found[row][system] for row in rows], [uploads[row].original for row in rows]
             values = measures(*of, np.ones((1, len(rows))))
-            row = {"edits": name, "queries": len(rows), "system": system}
+            row: dict[str, Any] = {"edits": name, "queries": len(rows), "system": system}
             row |= {measure: f"{100 * value[0]:.1f}" for measure, value in values.items()}
             if name in ("all", "easy", "hard"):
                 draws = query_weights(len(rows), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))

@@ -36,6 +36,7 @@ def make_network(device: torch.device) -> SimilarityNetwork:
     """Seeded weights, scaled so that a video scores 0.9 with itself: untrained scores are too small to differ."""
     network = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng(0, "network")).eval()
     video = F.normalize(torch.randn(40, REGIONS, DIMS, generator=torch_rng("self")), dim=-1)
+    assert network.comparator is not None
     with torch.no_grad():
         weights = network.state_dict()
         embedded = attend(video, weights)

@@ -35,6 +35,7 @@ def serving(config: Path, data_root: str) -> Iterator[str]:
     command = [sys.executable, "-c", run, "serve", "--config", str(config), "--port", "0", "--json"]
     command += ["--set", f"data_root={data_root}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())["address"].rstrip("/")
         finally:

@@ -35,7 +35,7 @@ REGIONS, DIMS = 9, 32
 def soak(folder: Path, *, shards: int, videos: int, frames: int, keep_s: float) -> Iterator[dict[str, Any]]:
     """A row for each shard that has arrived in a new project in `folder`."""
     index_module.KEEP_S = keep_s
-    config = {"name": "soak", "data_root": str(folder / "data"), "device": "cpu"}
+    config: dict[str, Any] = {"name": "soak", "data_root": str(folder / "data"), "device": "cpu"}
     config |= {"sources": [{"kind": "folder", "name": "none", "path": str(folder)}]}
     config |= {"search": {"index": {"min_indexed_rows": 2000, "refine_factor": 4}}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

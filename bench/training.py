@@ -25,6 +25,7 @@ from bench.table import parse, ratio, show, take_turns
 from hapvr.losses.objective import Objective
 from hapvr.losses.settings import ObjectiveSettings
 from hapvr.model.checkpoint import build_network
+from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
@@ -66,6 +67,7 @@ def batch_of(regions: Tensor, labels: Tensor, frame_labels: Tensor, pairs: Tenso
 def make_step(device: torch.device) -> TrainingModule:
     """The paper's network and objective with seeded weights."""
     network = build_network(NetworkSettings(), dims=DIMS, seed=0)
+    assert isinstance(network, SimilarityNetwork)
     return TrainingModule(network, Objective(ObjectiveSettings())).to(device)
 
 
@@ -80,7 +82,9 @@ def run_step(
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
             total = step(batch_of(*batch))[0] if name == "ours" else plain_step(step, *batch)
         total.backward()
-        gradients = torch.cat([parameter.grad.flatten() for parameter in step.parameters()])
+        gradients = torch.cat(
+            [parameter.grad.flatten() for parameter in step.parameters() if parameter.grad is not None]
+        )
         return float(total.detach()), gradients
 
     return work

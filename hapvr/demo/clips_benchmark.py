@@ -130,7 +130,7 @@ def _scenes(
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
         key = f"sha256:{group[0].sha256}" if named is None else f"scene:{named}"
         # of a clip, by content only, so that renamed and identical files draw alike
-        draw = _uniform("own clip", group[0].sha256) if named is None else _uniform("scene", named)
+        draw = uniform("own clip", group[0].sha256) if named is None else uniform("scene", named)
         before, gathered = units.get(key, (draw, []))
         known = any(text_of_path(clip.path) in trained for clip in group)
         units[key] = (1.0 + before % 1 if known else before, [*gathered, group])
@@ -169,7 +169,7 @@ def _build_benchmark(
     tasks = []
     for query, *_ in queries:
         # other donors leave the draw as it is, unless they are preferred
-        donor = min(donors, key=lambda one: _uniform("donor", query.sha256, one.sha256))
+        donor = min(donors, key=lambda one: uniform("donor", query.sha256, one.sha256))
         tasks.append((query, donor, _kinds(query, edits)))
     roles = {"query": queries, "distractor": distractors}
     files = {f"{role}:{clip.file}": clip.sha256 for role in roles for group in roles[role] for clip in group}
@@ -228,7 +228,7 @@ def _kinds(clip: UserClip, edits: CopyEdits) -> tuple[str, ...]:
     return (*light, *strong, IN_LONGER_FOOTAGE)
 
 
-def _uniform(*key: str) -> float:
+def uniform(*key: str) -> float:
     """A number in [0, 1) that depends on the key alone."""
     return float(numpy_rng(SEED, *key).uniform())
 
