@@ -19,8 +19,8 @@ from hapvr.model.settings import family_of
 from hapvr.settings import explain
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-MAX_FILES = 32
-"""Files that one configuration may extend, each counted as often as it is named."""
+MAX_FILES, MAX_BYTES = 32, 1 << 18
+"""Files that one configuration may extend, each counted as often as it is named; the size of each."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -89,7 +89,8 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
         if isinstance(error, KeyError):
             reason = f"the environment variable {error.args[0]} is not set; set it first"
         elif isinstance(error, ValidationError):
-            reason = explain(error)
+            names = [name for text in variables.values() for name in VARIABLE.findall(text)]
+            reason = explain(error, secrets=[os.environ[name] for name in names if os.environ[name]])
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
     if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
@@ -126,6 +127,8 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
     try:
         require_regular(path)
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]

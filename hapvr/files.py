@@ -20,13 +20,13 @@ from hapvr.settings import explain
 
 Value = TypeVar("Value")
 
-PART_SUFFIX = ".part"
+PART_SUFFIX = ".hapvr-part"
 FULL_DISK = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)), "disk is full")
 
 
 @contextmanager
 def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Path]:
-    """Yield the path `<path>.part`; what the block writes there becomes `path` when the block ends well.
+    """Yield the path of a part; what the block writes there becomes `path` when the block ends well.
 
     The content is flushed to the disk before the rename, and the folder after it. A block that fails leaves the old
     content in place and removes the part. The folder is made if it is missing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -79,13 +80,16 @@ class SearchSettings(Settings):
     """pairs of duplicates below it are stored, but neither shown nor grouped"""
 
 
-def explain(error: ValidationError) -> str:
-    """What is wrong with which setting, in one line; of many errors the first 20."""
+def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
+    """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts that must not be shown."""
     lines = []
     for item in error.errors()[:20]:
         name = ".".join(str(part) for part in item["loc"])
         got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r:.120})"
-        lines.append(f"{name}: {item['msg'].removeprefix('Value error, ')}{got}".removeprefix(": "))
+        said = item["msg"].removeprefix("Value error, ")
+        if any(secret in text for secret in secrets for text in (said, str(item["input"]))):
+            said, got = "the value from the environment is not valid", ""
+        lines.append(f"{name}: {said}{got}".removeprefix(": "))
     return "; ".join(lines)
 
 

@@ -7,8 +7,9 @@ them all: on a damaged file Polars' own reader panics, or ends the process.
 from __future__ import annotations
 
 import csv
-import io
 import json
+import os
+import resource
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,9 +28,9 @@ TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 """What reading a damaged table raises."""
 
 MAX_USER_BYTES = 1 << 30
-"""Maximum size of a user's table, on disk and unpacked."""
-COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x9c", b"\x78\xda")
-"""How gzip, Zstandard and zlib files begin, which Polars unpacks without a limit."""
+"""Maximum size of a user's table."""
+USER_MEMORY_BYTES, USER_TIMEOUT_S = 6 << 30, 300.0
+"""What reading one may take: a few bytes can stand for terabytes, or for millions of columns."""
 
 _CHECKSUM_KEY = b"hapvr.checksum"
 
@@ -69,26 +70,42 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def read_user_table(path: Path) -> pl.DataFrame:
-    """The table in a CSV (all columns as text) or .parquet file that a user wrote, of bounded size.
+    """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a process with limits.
 
-    The name is a name: Polars itself takes `[`, `*` and `?` in it for a pattern, and reads other files. Raises one of
-    TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV.
+    Raises one of TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV.
     """
-    import polars as pl
+    from pebble import ProcessExpired
+
+    from hapvr.workers import open_pool
 
     require_regular(path)
     if path.stat().st_size > MAX_USER_BYTES:
         raise ValueError(f"it has {path.stat().st_size} bytes; at most {MAX_USER_BYTES} are read")
-    data = path.read_bytes()
+    with open_pool(workers=1, limits={resource.RLIMIT_AS: USER_MEMORY_BYTES}, prepare=_mute) as pool:
+        try:
+            return pool.schedule(_read_user_table, args=(path,), timeout=USER_TIMEOUT_S).result()
+        except (ProcessExpired, TimeoutError, MemoryError) as error:
+            raise ValueError(
+                f"it needs more than {USER_MEMORY_BYTES} bytes of memory or {USER_TIMEOUT_S:g} s"
+            ) from error
+
+
+def _read_user_table(path: Path) -> pl.DataFrame:
+    """Runs in a process with limits."""
+    import polars as pl
+
     if path.suffix.lower() == ".parquet":
-        metadata = pq.read_metadata(io.BytesIO(data))
-        groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-        if max(metadata.num_rows, sum(groups)) > MAX_USER_BYTES:
-            raise ValueError(f"it holds more than {MAX_USER_BYTES} bytes or rows")
         return read_frame(path)
-    if data.startswith(COMPRESSED):
-        raise ValueError("it is compressed; unpack it")
+    data = path.read_bytes()  # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files
+    names = [name for name in pl.read_csv(data, has_header=False, n_rows=1, infer_schema=False).row(0) if name]
+    if len(set(names)) < len(names):
+        raise ValueError("it names a column twice")
     return pl.read_csv(data, infer_schema=False)
+
+
+def _mute() -> None:
+    """Rust says on standard error that memory ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:

@@ -29,7 +29,7 @@ from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
-from hapvr.networks.whitening import load_whitening, whitening_provenance
+from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search import collection, marks
@@ -110,9 +110,12 @@ def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
     than the rest. Equal where nothing is known."""
     above = {"frames": "videos", "features": "frames"}.get(name, "")
     if above:
-        made, found = Shard(root, name, key).read().provenance.inputs.get(above), Shard(root, above, key)
+        provenance, found = Shard(root, name, key).read().provenance, Shard(root, above, key)
+        made, whitened = provenance.inputs.get(above), provenance.settings.get("whitening")
         if made is not None and root.exists(found.index_name):
-            return made, frames_digest(found) if above == "frames" else content_digest(found.rows())
+            there = frames_digest(found) if above == "frames" else content_digest(found.rows())
+            stored = whitened and root.exists(WHITENING_NAME) and load_whitening(root).sha256
+            return (made, whitened), (there, stored or whitened)
     serving = collection.serving_index(root) if name in ("descriptors", "search_index") else None
     if serving is not None and name == "search_index":
         held = serving.shards(root)
@@ -130,7 +133,7 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
     # files that a killed repair had set aside return to their places where nothing replaced them
     aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
     for info in root.filesystem.get_file_info(aside):
-        name = info.path.partition(f"/{ASIDE}/")[2]
+        name = info.path.removeprefix(f"{root.path(ASIDE)}/")
         behind_link = root.local is not None and Path(info.path).resolve() != Path(info.path)
         if info.type == pafs.FileType.File and not behind_link and not root.exists(name):
             _move(root, f"{ASIDE}/{name}", name)

@@ -145,6 +145,7 @@ def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: obje
         ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
         ("a: &a [x]\nb: [" + "*a, " * 17 + "]\n", "more than 16 aliases"),
         ("shard_videos: 0x" + "f" * 6000, "no number of at most 18 digits"),
+        ("#" * (1 << 18) + "\n", "more than 262144 bytes"),
     ],
 )
 def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -166,6 +167,17 @@ def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "/models")
     weights = load_config(path).backbone.weights
     assert weights.path == Path("/models/network.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("place", "text"), [("shard_videos", "${S}"), ("watch.webhook.url", "https://x.org:99999/${S}")]
+)
+def test_what_is_wrong_with_a_secret_is_said_without_it(tmp_path: Path, monkeypatch, place: str, text: str) -> None:
+    monkeypatch.setenv("S", "hunter2-hunter2")
+    path = write(tmp_path / "a.yaml", MINIMAL)
+    with pytest.raises(ConfigError, match=f"{place}: the value from the environment is not valid") as caught:
+        load_config(path, overrides={place: text})
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)

@@ -14,7 +14,7 @@ from hapvr.benchmark.hdf5 import survey_hdf5
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
+from hapvr.files import PART_SUFFIX, file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
 from hapvr.serving.service import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
@@ -95,7 +95,7 @@ def test_what_a_killed_process_left_is_not_written_through(tmp_path: Path) -> No
     """A stale part that is a hard link to a user's file does not carry the new content into that file."""
     users = tmp_path / "user.mp4"
     users.write_text("precious")
-    os.link(users, tmp_path / "copy.mp4.part")
+    os.link(users, tmp_path / f"copy.mp4{PART_SUFFIX}")
     with write_atomic(tmp_path / "copy.mp4") as part:
         part.write_text("other")
     assert users.read_text() == "precious"

@@ -66,7 +66,7 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
 
 LAYERS = (
     {"settings"},
-    {"config", "config_file", "errors", "files", "seeding", "provenance", "tables", "progress"},
+    {"config", "config_file", "errors", "files", "seeding", "provenance", "tables", "progress", "workers"},
     {"model", "augment", "video"},
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},

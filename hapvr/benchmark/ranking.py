@@ -15,7 +15,7 @@ from hapvr.benchmark.definition import BenchmarkDefinition, Task
 from hapvr.benchmark.metrics import Bools, Floats
 from hapvr.errors import DamagedError, DataError
 from hapvr.settings import Policy
-from hapvr.tables import TABLE_ERRORS, read_frame
+from hapvr.tables import TABLE_ERRORS, read_user_table
 
 COLUMNS = ["query_id", "reference_id", "similarity"]
 
@@ -29,7 +29,7 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     """
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
     try:
-        table = similarities if isinstance(similarities, pl.DataFrame) else read_frame(Path(similarities))
+        table = similarities if isinstance(similarities, pl.DataFrame) else read_user_table(Path(similarities))
         problem = _problem(table)
     except TABLE_ERRORS as error:
         problem = str(error)

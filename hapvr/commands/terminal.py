@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from hapvr.errors import FULL_HINT, ArgumentError, ConfigError, HapvrError, MissingPartError, is_installed
+from hapvr.files import FULL_DISK
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -77,8 +78,10 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except BaseException as error:  # libraries written in Rust raise a PanicException, which is no Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
-            if isinstance(error, ModuleNotFoundError) and not is_installed("torch"):
+            if isinstance(error, ModuleNotFoundError):
                 hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
+                if is_installed("torch"):
+                    hint = "install the package that has it, such as the driver of the database that you name"
                 fail(f"{str(error.name).partition('.')[0]} is not installed; {hint}", WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
@@ -120,6 +123,8 @@ def _unforeseen(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
+    if any(text in said for text in FULL_DISK):
+        return f"{said}; free space, and try again"
     if type(error).__module__.startswith(("mlflow", "sqlalchemy")):  # the database may be of another version
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"

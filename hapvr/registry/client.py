@@ -36,6 +36,11 @@ def is_server(tracking_uri: str) -> bool:
     return tracking_uri.startswith(("http://", "https://"))
 
 
+def without_login(uri: str) -> str:
+    """An address without the name and password in it, to be shown."""
+    return re.sub("(?<=//)[^/]*@", "", uri)
+
+
 def require_store(tracking_uri: str) -> None:
     """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a database file.
 
@@ -43,11 +48,12 @@ def require_store(tracking_uri: str) -> None:
     what is not an address of a store.
     """
     if _STORE.match(tracking_uri) is None:
-        raise ArgumentError(f"--tracking-uri is {tracking_uri!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")
-    there, problem = True, "it is something else"
+        said = without_login(tracking_uri)
+        raise ArgumentError(f"--tracking-uri is {said!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")
+    there, problem, shown = True, "it is something else", without_login(tracking_uri)
     try:
         if is_server(tracking_uri):
-            with urllib.request.urlopen(f"{tracking_uri.rstrip('/')}/health", timeout=CONNECT_S) as answer:
+            with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:
                 there = answer.read(64).strip() == b"OK"
         elif tracking_uri.startswith(SQLITE):
             with database_of(tracking_uri).open("rb") as file:
@@ -57,7 +63,7 @@ def require_store(tracking_uri: str) -> None:
         there, problem = isinstance(error, urllib.error.HTTPError) and error.code != 404, str(error)
     if not there:
         raise RegistryError(
-            f"tracking: no MLflow registry answers at {tracking_uri} ({problem}); `make demo` registers a model and `make ui` "
+            f"tracking: no MLflow registry answers at {shown} ({problem}); `make demo` registers a model and `make ui` "
             "serves a registry, tracking.uri in the configuration and --tracking-uri say where another registry is"
         )
 
@@ -70,7 +76,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
     require_store(tracking_uri)
     if not (is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))):
         raise MissingPartError(
-            f"model: the registry at {tracking_uri} is asked by MLflow's client, which is not installed; give --model the "
+            f"model: the registry at {without_login(tracking_uri)} is asked by MLflow's client, which is not installed; give --model the "
             f"folder of a bundle, install `mlflow-skinny` for a server (`pip install '.[registry]'`), or {FULL_HINT}"
         )
     if writing and tracking_uri.startswith(SQLITE):
@@ -91,7 +97,7 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
         raise ArgumentError(f"model: {uri!r} names no version; wanted models:/NAME@ALIAS or models:/NAME/VERSION")
-    client = mlflow_client(tracking_uri)
+    client, shown = mlflow_client(tracking_uri), without_login(tracking_uri)
     from mlflow.exceptions import MlflowException
 
     try:
@@ -101,10 +107,10 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     except MlflowException as error:
         if is_absent(error):
             raise DataError(
-                f"model: {uri} is not in the registry at {tracking_uri}; `hapvr models list` shows what it has and why there "
+                f"model: {uri} is not in the registry at {shown}; `hapvr models list` shows what it has and why there "
                 "is no champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
             ) from error
-        problem = f"the registry at {tracking_uri} does not say where {uri} is ({error.error_code}); try again later"
+        problem = f"the registry at {shown} does not say where {uri} is ({error.error_code}); try again later"
         raise RegistryError(f"model: {problem}") from error
 
 

@@ -24,7 +24,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 import hapvr
 from hapvr.errors import DataError
-from hapvr.registry.client import is_absent
+from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.bundle import CARD_FILE
@@ -144,7 +144,7 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
     try:
         return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
-        problem = f"the registry at {client.tracking_uri} has no {name} version {version}"
+        problem = f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
         raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
 
 
@@ -178,7 +178,9 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
-        raise DataError(f"model: {client.tracking_uri} has no model named {name}; `make demo` registers one")
+        raise DataError(
+            f"model: {without_login(client.tracking_uri)} has no model named {name}; `make demo` registers one"
+        )
     aliases = client.get_registered_model(name).aliases
     return [
         {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -184,8 +185,9 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, restval="")
-            if lacking := set(NEEDED).difference(lines.fieldnames or ()):
-                raise ValueError(f"it has no column {', '.join(sorted(lacking))}")
+            named = Counter(lines.fieldnames or ())
+            if wrong := [name for name in COLUMNS if named[name] > 1 or (name in NEEDED and not named[name])]:
+                raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")
             for row in lines:
                 try:
                     mark = _mark(root, row)

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, TypeAdapter
 
 from hapvr.errors import DamagedError
-from hapvr.files import read_json_as, read_json_lines, write_atomic, write_text
+from hapvr.files import PART_SUFFIX, read_json_as, read_json_lines, write_atomic, write_text
 
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
@@ -53,7 +53,7 @@ def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> None:
     buffer = io.BytesIO()
     torch.save(values, buffer)
     data = buffer.getvalue()
-    for part in folder.glob("step-*.part"):  # of a process that was killed while it wrote
+    for part in folder.glob(f"step-*{PART_SUFFIX}"):  # of a process that was killed while it wrote
         part.unlink()
     with write_atomic(folder / f"step-{step:08d}.pt") as part:
         part.write_bytes(hashlib.sha256(data).digest() + data)

@@ -205,7 +205,8 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
     duration_s: Fraction | float | None = None if container.duration is None else container.duration / av.time_base
     if stream.duration is not None and stream.time_base is not None:
         duration_s = stream.duration * stream.time_base
-    aspect, rotation_deg = float(stream.sample_aspect_ratio or 1), int(round(first.rotation / 90) * 90)
+    aspect = float(stream.sample_aspect_ratio or 1)
+    rotation_deg = round(first.rotation / 90) * 90 if abs(first.rotation) <= 360 else 0  # FFmpeg has no angle for some
     size = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
     fps = _positive(stream.average_rate) or _positive(stream.guessed_rate)
     return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg)
@@ -213,7 +214,7 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
 
 def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """Time and frame of all that can be decoded."""
-    interval_s = 1 / (_positive(stream.average_rate) or 25.0)  # taken where timestamps are missing or wrong
+    interval_s = 1 / max(_positive(stream.average_rate) or 25.0, 0.01)  # taken where timestamps are missing or wrong
     time_s, previous, problem = 0.0, None, ""
     packets = container.demux(stream)
     while True:

@@ -34,9 +34,9 @@ from yt_dlp.utils import UnsupportedError, YoutubeDLError
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256, read_json_as, set_aside, write_text
 from hapvr.settings import first_line
-from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
+from hapvr.workers import open_pool
 
 Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 

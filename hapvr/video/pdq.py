@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ from hapvr.tables import MAX_USER_BYTES
 
 MAX_DISTANCE, MIN_QUALITY = 31, 50
 """Bits in which hashes of one picture differ at most, others in about 128; the quality from which on a frame is compared."""
+MAX_LINE_BYTES, MAX_LINES_FOR_HASH = 1 << 12, 100
+"""Longer lines, or more of them for each hash and for the first thousand that have none, are no list."""
 Hashes = NDArray[np.uint8]
 """[N, 32], the bytes of hashes in the order of their hexadecimal digits."""
 
@@ -56,9 +58,12 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     MIN_QUALITY, and, with a warning, other lines. Raises OSError, and DataError if nothing is left.
     """
     require_regular(path)
-    hashes, places, broken = [], [], list[int]()
-    data = path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b""
-    for number, raw in enumerate(io.BytesIO(data), start=1):
+    hashes, places, broken = list[bytes](), list[tuple[int, str]](), list[int]()
+    data = io.BytesIO(path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b"")
+    for number, raw in enumerate(iter(partial(data.readline, MAX_LINE_BYTES), b""), start=1):
+        if len(raw) == MAX_LINE_BYTES or number > MAX_LINES_FOR_HASH * (len(hashes) + 1000):
+            hashes.clear()  # this is another kind of file
+            break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
         fields = [field.strip(' "') for field in line.split(",")]
         found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(line)
@@ -68,7 +73,7 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
             hashes.append(bytes.fromhex(found[0]))
             places.append((number, ", ".join(field for field in fields if field not in ("", *found))[:200]))
     if not hashes:
-        said = f"no line has one PDQ hash of 64 hexadecimal digits, or it has more than {MAX_USER_BYTES} bytes"
+        said = f"hardly a line has one PDQ hash of 64 hexadecimal digits, or it has more than {MAX_USER_BYTES} bytes"
         raise DataError(f"{path}: {said}; wanted a text or CSV file as `hapvr pdq export` writes it")
     if broken:
         named = ", ".join(map(str, broken[:10])) + f" and {len(broken) - 10} more" * (len(broken) > 10)

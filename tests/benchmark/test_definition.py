@@ -9,6 +9,7 @@ import pytest
 from hapvr.benchmark.definition import is_complete, load_definition, write_clips
 from hapvr.benchmark.protocol import evaluate
 from hapvr.errors import DataError
+from hapvr.files import PART_SUFFIX
 from hapvr.tables import read_frame, write_table
 
 
@@ -29,7 +30,7 @@ def test_write_clips_round_trip(tmp_path):
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
     assert dict(definition.videos.select("video_id", "path").iter_rows())["mine/sub/c.mp4"] == "videos/sub/c.mp4"
     assert definition.provenance == {"seed": 3}
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(f"*{PART_SUFFIX}"))
 
 
 def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):

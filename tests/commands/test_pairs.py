@@ -57,8 +57,9 @@ BAD = {
     f"{HEAD}\n{A},{B},match,\n{B},{A},not-a-match,": "line 3: it contradicts an earlier line",
     f"{HEAD}\n{A}": "line 2: the verdict is ''",
     HEAD + f"\n{A},{A},match," * 7: "7 lines cannot be used.*line 6: ",
-    "first,second\n": "has no column verdict; wanted a CSV file with the columns first, second, verdict",
-    "": "has no column first, second, verdict;",
+    f"{HEAD},verdict\n{A},{B},match,match": "has no column verdict, or has it twice",
+    "first,second\n": "has no column verdict, or has it twice; wanted a CSV file with the columns first, second, verdict",
+    "": "has no column first, second, verdict, or",
     f"{HEAD}\n\xff": "can't decode byte",
 }
 

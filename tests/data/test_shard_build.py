@@ -10,6 +10,7 @@ from hapvr.data.features import FeatureFile, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, build_shards
 from hapvr.data.shards import Shard, frame_columns, index_row
+from hapvr.files import PART_SUFFIX
 from hapvr.provenance import Provenance
 
 
@@ -92,7 +93,7 @@ def test_a_run_that_dies_changes_nothing(tmp_path: Path) -> None:
         build(recipe(root, inputs="new"), Maker(2, dies_at="b"), ["a", "b"])
     assert recipe(root).shard.digest() == before
     assert values(recipe(root).shard) == {"a": 1, "b": 1}
-    assert list(tmp_path.rglob("*.part")) == []
+    assert list(tmp_path.rglob(f"*{PART_SUFFIX}")) == []
 
 
 def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hapvr.demo.corpus import (
     split_incidents,
 )
 from hapvr.demo.edits import EDITS, LIGHT_EDITS
-from hapvr.files import file_sha256
+from hapvr.files import PART_SUFFIX, file_sha256
 
 
 def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> Clip:
@@ -81,7 +81,7 @@ def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) 
     (demo[2] / "benchmark.json").unlink()
     victim = min((demo[2] / "videos").glob("incident-*"))
     victim.unlink()
-    victim.with_name(victim.name + ".part").write_bytes(b"half")
+    victim.with_name(victim.name + PART_SUFFIX).write_bytes(b"half")
     seen: list[tuple[int, int]] = []
     make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at))
     assert digests(demo) == before

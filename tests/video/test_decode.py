@@ -53,6 +53,16 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
 
 
+def test_a_matrix_without_an_angle_turns_nothing(videos):
+    """FFmpeg says NaN of it, and PyAV some integer."""
+    path = videos.numbered(num_frames=10)
+    before, data = sampled(path).frames, bytearray(path.read_bytes())
+    place = data.index(b"tkhd") + 44
+    data[place : place + 36] = bytes(36)
+    path.write_bytes(data)
+    assert (sampled(path).frames == before).all()
+
+
 def test_sample_frames_have_square_pixels(videos):
     """A clip stored with pixels twice as wide as high is shown twice as wide."""
     path = videos.corner(pixel_aspect=Fraction(2, 1))

@@ -13,9 +13,9 @@ from hapvr.errors import ArgumentError
 from hapvr.video import download
 from hapvr.video.decode import probe_video
 from hapvr.video.download import Downloader, classify_failure, file_stem, remove_fetched
-from hapvr.video.pool import open_pool
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
+from hapvr.workers import open_pool
 from tests.video.conftest import VideoWriter
 from tests.video.site import Site, serve
 

@@ -48,8 +48,10 @@ def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:
 
 def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text(f"hash\n{A}0\n")
+    (tmp_path / "other.txt").write_text(f"{A}\n" + "1\n" * 200_000)
+    (tmp_path / "long.txt").write_text(f"{A}\n{'a,' * 3000}{A}\n")
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
-    for name in ("words.txt", "large.txt"):
+    for name in ("words.txt", "other.txt", "long.txt", "large.txt"):
         with pytest.raises(DataError, match="wanted a text or CSV file as `hapvr pdq export` writes it"):
             read_hashes(tmp_path / name)

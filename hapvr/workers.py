@@ -1,0 +1,86 @@
+"""Worker processes with limits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from pebble import ProcessPool
+
+
+@contextlib.contextmanager
+def open_pool(
+    *, workers: int, limits: Mapping[int, int], prepare: Callable[[], None] | None = None
+) -> Iterator[ProcessPool]:
+    """Worker processes with limits, which end with this block and with this process; they start when work comes.
+
+    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each
+    worker. Workers do not import the program's main module: a script that decodes videos needs no `__main__` guard, and
+    a program that loads networks does not load them in each worker.
+    """
+    with ProcessPool(
+        max_workers=workers,
+        initializer=_prepare_worker,
+        initargs=({**limits, resource.RLIMIT_CORE: 0}, os.getpid(), prepare),
+        context=_WorkerContext(),
+    ) as pool:
+        try:
+            yield pool
+        finally:
+            pool.stop()  # type: ignore[no-untyped-call]
+
+
+class _WorkerProcess(SpawnProcess):
+    """A fresh Python that does not run the program's main module again."""
+
+    _starting = threading.Lock()
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        with _WorkerProcess._starting:
+            # what `multiprocessing` tells a new process to run
+            hidden = {name: main.__dict__.pop(name, None) for name in ("__spec__", "__file__")}
+            main.__spec__ = None
+            try:
+                super().start()
+            finally:
+                main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
+
+
+class _WorkerContext(SpawnContext):
+    """Starts `_WorkerProcess` and keeps its locks until the last process has ended. A pool gives up its locks before it ends
+    its processes; one that was still starting would not find them and complain."""
+
+    Process = _WorkerProcess
+
+    def __init__(self) -> None:
+        self._locks: list[Any] = []
+
+    def RLock(self) -> Any:
+        lock = super().RLock()
+        self._locks.append(lock)
+        return lock
+
+
+def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
+    sys.dont_write_bytecode = True  # a limit of file size would cut it, and other processes would read what is left
+    for kind, wanted in limits.items():
+        given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
+
+    def die_with_parent() -> None:  # a worker that is stuck in a decoder never reads its closed pipe
+        while os.getppid() == parent_pid:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    if prepare is not None:
+        prepare()
