@@ -25,10 +25,9 @@ class Step:
     """One step of the chain.
 
     name: of the asset. job: the Dagster job that makes it. does: in half a sentence. inputs: steps that it is made from. make:
-    `module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per shard `key`; takes: what else it
-    is called with, the champion or a searcher by it.
-    shards: "" for a step that is made once; else which shards it is made for: all, those of the training split, or those of
-    the collection; others get an empty record. gpu: computes on a GPU where there is one.
+    `module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is
+    called with, the champion or a searcher by it. shards: "" for a step that is made once; else which shards it is made for: all, those
+    of the training split, or those of the collection; others get an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str

@@ -24,9 +24,8 @@ from hapvr.errors import DataError
 class Provenance:
     """What a shard or a file was made from.
 
-    stage: name of the step. settings: everything that determines the content (sections of the configuration, weights
-    identity, seed). inputs: name of an upstream artifact -> its digest. environment: versions, for people; they do not
-    enter the fingerprint.
+    stage: name of the step. settings: everything that determines the content (sections of the configuration, weights identity, seed).
+    inputs: name of an upstream artifact -> its digest. environment: versions, for people; they do not enter the fingerprint.
     """
 
     stage: str

@@ -67,8 +67,7 @@ class IndexSettings(Settings):
     """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set refine_factor to 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: int = Field(default=0, ge=0)
-    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is eight times as
-    fast"""
+    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is eight times as fast"""
 
 
 class SearchSettings(Settings):

@@ -111,8 +111,7 @@ def shuffle_dropout(
 ) -> Indices:
     """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop some (S2VS 3.2).
 
-    A dropped segment is blanked or turned to noise with a probability of a quarter each, otherwise cut out; one segment is
-    always kept.
+    A dropped segment is blanked or turned to noise with a probability of a quarter each, otherwise cut out; one segment is always kept.
     """
     segments: list[Indices] = []
     rest = window

@@ -30,11 +30,10 @@ def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, 
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
     """Average precision of one ranking, in [0, 1].
 
-    ranks: ranks of the relevant items that were ranked, ascending (see `ranks_at`).
-    num_relevant: P >= 1, all relevant items, ranked or not; those not ranked are misses.
-    kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n / rank (1 at
-    rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items
-    share, all of them: with the worst ranks of ties this is scikit-learn's average_precision_score.
+    ranks: ranks of the relevant items that were ranked, ascending (see `ranks_at`). num_relevant: P >= 1, all relevant items, ranked or
+    not; those not ranked are misses. kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n /
+    rank (1 at rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items share, all
+    of them: with the worst ranks of ties this is scikit-learn's average_precision_score.
     """
     hits = np.arange(1, len(ranks) + 1)
     if kind == "step":

@@ -70,8 +70,7 @@ def compare(
     available: frozenset[str],
     config: GateConfig,
 ) -> dict[str, Difference]:
-    """Compare two models on every task of a benchmark, under the frozen policy on `available` (the videos that both can
-    use).
+    """Compare two models on every task of a benchmark, under the frozen policy on `available` (the videos that both can use).
 
     champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
     """
@@ -91,10 +90,9 @@ def decide(
 ) -> Verdict:
     """Passed if the mean of the target metrics is better and no required metric is worse.
 
-    differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples.
-    Worse: it is behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the
-    target metrics, and PARTS_TASK wherever it is measured. Raises ConfigError if no target metric, or not every metric of
-    `required_metrics`, was measured.
+    differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples. Worse: it is
+    behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the target metrics, and PARTS_TASK
+    wherever it is measured. Raises ConfigError if no target metric, or not every metric of `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
     names = {task for task, _ in measured}

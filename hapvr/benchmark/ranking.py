@@ -85,8 +85,7 @@ def _pairs_in(definition: BenchmarkDefinition, table: pl.DataFrame) -> Bools:
 
 
 def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
-    """Pairs that the task ranks: its pool without exclusions and ignored labels and, unless it stays, the query itself.
-    [Q, N] bool."""
+    """Pairs that the task ranks: its pool without exclusions and ignored labels and, unless it stays, the query itself. [Q, N] bool."""
     if task.pool == "database":
         ranked = np.ones((len(definition.queries), len(definition.database)), dtype=bool)
     else:
@@ -133,9 +132,8 @@ class Ranking:
     pooled_position: int64 [M], where each row stands in the ranking of all queries' pairs together, ties in the order
     of their rows; pooled_similarity: float [M], the similarities in that order.
 
-    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the manifest, else all.
-    scored: videos that occur in the scores in scope. available: references in the given list of ids; without a list those
-    that are scored.
+    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the manifest, else all. scored: videos
+    that occur in the scores in scope. available: references in the given list of ids; without a list those that are scored.
     """
 
     def __init__(

@@ -51,10 +51,9 @@ def score_benchmark(
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
 
-    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the
-    benchmark's database. Writes columns query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames
-    of the queries and of a part, not with the number of references. Raises DataError where no query or no reference has
-    features, or features do not fit the network.
+    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the benchmark's database.
+    Writes columns query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames of the queries and of a part, not
+    with the number of references. Raises DataError where no query or no reference has features, or features do not fit the network.
     """
     references = definition.database if references is None else references
     available = reader.available()

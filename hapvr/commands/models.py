@@ -128,8 +128,7 @@ def export_(
 ) -> None:
     """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
 
-    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names your sources, before you
-    open it.
+    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names your sources, before you open it.
     """
     bundle = _bundle(model, name, tracking_uri)
     from hapvr.registry.travel import HUB, export_model, push_model

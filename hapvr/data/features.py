@@ -156,8 +156,7 @@ def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:
-    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises DataError for extras that are not
-    there."""
+    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises DataError for extras that are not there."""
     if extras and EXTRAS_SETTING not in settings:
         raise DataError(
             f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this model needs; set "

@@ -1,10 +1,9 @@
 """How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes the entries of single videos.
 
-1. The shard is locked, so that two processes at once make it once.
-2. A shard that was made from the same settings and inputs is left alone.
-3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made.
-4. The data file is written next to the old one and replaces it in one step, which also removes the old index.
-5. The index is written last: a shard is finished exactly when its index is there.
+1. The shard is locked, so that two processes at once make it once. 2. A shard that was made from the same settings and inputs is left
+alone. 3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made. 4. The
+data file is written next to the old one and replaces it in one step, which also removes the old index. 5. The index is written last: a
+shard is finished exactly when its index is there.
 """
 
 from __future__ import annotations
@@ -76,11 +75,10 @@ def build_shard(
 ) -> StageResult:
     """Make one shard, unless it is finished.
 
-    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made,
-    and yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last.
-    reuse: whether a row of an earlier run with the same settings still holds; it gets the row and that run's
-    provenance. retry: make the videos that `reuse` refuses although the shard is finished. Raises DataError where the shard
-    cannot be written.
+    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made, and yields the
+    entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last. reuse: whether a row of an
+    earlier run with the same settings still holds; it gets the row and that run's provenance. retry: make the videos that `reuse`
+    refuses although the shard is finished. Raises DataError where the shard cannot be written.
     """
     shard, provenance = recipe.shard, recipe.provenance
     with shard.lock():

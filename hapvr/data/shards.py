@@ -96,9 +96,7 @@ class Shard:
         return f"{self.stage}/{self.key}/index.parquet"
 
     def read(self) -> ShardIndex:
-        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what
-        was written.
-        """
+        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what was written."""
         with self.root.open(self.index_name) as file:
             data = file.read()
         with self.root.corruption_errors(self.index_name, hint=self.hint):

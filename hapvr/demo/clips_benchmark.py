@@ -1,8 +1,7 @@
 """Labelled copy benchmarks from a user's unlabelled clips: edited copies of some are to be found among the others.
 
-A query's copies are ND or DS by their edit, or a part in longer footage; every other video of the database is a negative.
-The clips should therefore differ: two recordings of one event, or one clip cut from another, would count against a method
-that finds them.
+A query's copies are ND or DS by their edit, or a part in longer footage; every other video of the database is a negative. The clips
+should therefore differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
 """
 
 from __future__ import annotations
@@ -160,10 +159,9 @@ def _build_benchmark(
 ) -> set[Path]:
     """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns queries that failed.
 
-    queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more
-    than MAX_QUERIES queries the others are distractors. donors: clips, at least one, for the edits that combine two videos.
-    None of them may be a query, since its footage in another query's copy would count as a false match. Raises DataError if
-    no query can be decoded.
+    queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more than
+    MAX_QUERIES queries the others are distractors. donors: clips, at least one, for the edits that combine two videos. None of them may
+    be a query, since its footage in another query's copy would count as a false match. Raises DataError if no query can be decoded.
     """
     queries, distractors = queries[:MAX_QUERIES], [*queries[MAX_QUERIES:], *distractors]
     tasks = []
@@ -239,9 +237,8 @@ def find_clips(
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
 
-    name: of the source, for messages. files: those of them that are used; None: all. Raises DataError if the folder is
-    missing or holds no videos, ArgumentError if `out`, where the results go, lies inside it: the next call would take the
-    results for input.
+    name: of the source, for messages. files: those of them that are used; None: all. Raises DataError if the folder is missing or holds
+    no videos, ArgumentError if `out`, where the results go, lies inside it: the next call would take the results for input.
     """
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it")
@@ -265,8 +262,7 @@ def find_clips(
 def load_frames(path: Path) -> tuple[Pixels, float]:
     """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second.
 
-    The short side is within SHORT_SIDES_PX; the rate is lower for longer clips. Raises RuntimeError if the clip cannot be
-    decoded.
+    The short side is within SHORT_SIDES_PX; the rate is lower for longer clips. Raises RuntimeError if the clip cannot be decoded.
     """
     with np.load(io.BytesIO(call_confined(partial(_saved_frames, path), readable=path))) as saved:
         return saved["frames"], float(saved["fps"])

@@ -106,10 +106,9 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
 class Edit:
     """One way to alter a video.
 
-    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a
-    generator; the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the
-    original's number of frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`,
-    of `apply`'s arguments.
+    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a generator;
+    the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the original's number of
+    frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`, of `apply`'s arguments.
     """
 
     label: Literal["ND", "DS", "part"]
@@ -298,9 +297,8 @@ def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: fl
 def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0) -> list[Times]:
     """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs backwards.
 
-    A jump is more than half a second from one frame of the copy to the next, and more than triple speed. A frame that
-    stands still belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first frame is shown
-    in each file.
+    A jump is more than half a second from one frame of the copy to the next, and more than triple speed. A frame that stands still
+    belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first frame is shown in each file.
     """
     limit, steps = max(fps / 2, 3), np.diff(rows)
     shown = rows != NOTHING

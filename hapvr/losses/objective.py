@@ -49,11 +49,10 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Total [], to be minimised, and unweighted terms [] by name, for all pairs of B clips.
 
-        labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video
-        pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are
-        gathered and ranked. The video similarities are always of all
-        rows; where several processes share a batch, the frame similarities [b, B, T, T'] and the pairs are of b rows, from
-        first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
+        labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video pairs.
+        frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are gathered and ranked.
+        The video similarities are always of all rows; where several processes share a batch, the frame similarities [b, B, T, T'] and
+        the pairs are of b rows, from first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
         """
         video = similarities.video / 2 + 0.5
         others = without_self(labels)
@@ -192,9 +191,8 @@ def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tenso
 def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: float = 80.0) -> Tensor:
     """Circle loss (Sun et al., CVPR 2020): each pair is weighed by how far it is from its optimum.
 
-    Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and
-    positives i, with a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over
-    rows with a positive and a negative.
+    Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and positives i, with
+    a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over rows with a positive and a negative.
     """
     rows = widened(similarity)
     positive, negative = labels > 0, labels < 0
@@ -223,8 +221,7 @@ def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rh
     x_i = sum_{j negative} quadlinear(d_j) / (1 + rho * sum_{j positive, j != i} [d_j > 0]) and the row's loss is the
     mean over i of x_i / (1 + x_i). Rows without a positive are left out of the mean; returns [].
 
-    delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the
-    paper sets rho to 5.
+    delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the paper sets rho to 5.
     """
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:

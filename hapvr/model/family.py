@@ -42,9 +42,8 @@ class Similarities:
 class VideoNetwork(nn.Module, ABC):
     """Embeds videos from features of their frames, and compares embeddings.
 
-    An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut from it, frames can be
-    indexed, and matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools
-    them in `compare`.
+    An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut from it, frames can be indexed, and
+    matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools them in `compare`.
 
     dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
     magnitudes, which the features then carry behind the regions, see `join_extras`. embedding_dims: d of an embedding.

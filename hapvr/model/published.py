@@ -132,9 +132,8 @@ def import_released(
 ) -> tuple[VideoNetwork, dict[str, Any]]:
     """Read a released checkpoint of any family. Its tensors tell architecture and sizes; no code in it is run.
 
-    Returns the network and a report, as JSON can hold it: release, "hap-vr", "s2vs" (also DnS students), "visil" or "vvs";
-    tensors, our name of each published tensor; ignored, those that are not weights of the network; notes on the scores;
-    sha256 of the file.
+    Returns the network and a report, as JSON can hold it: release, "hap-vr", "s2vs" (also DnS students), "visil" or "vvs"; tensors, our
+    name of each published tensor; ignored, those that are not weights of the network; notes on the scores; sha256 of the file.
 
     dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like
     those of ViSiL_v. Raises DataError, which names each tensor that does not fit.

@@ -17,9 +17,8 @@ class Weights(Settings):
     """Where the weights of a frozen network come from."""
 
     source: Literal["pretrained", "packaged", "file", "random"] = "pretrained"
-    """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an installed Python
-    package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain tensors; `random`:
-    seeded, for tests"""
+    """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an installed Python package, for
+    tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain tensors; `random`: seeded, for tests"""
     path: Path | None = Field(default=None, description="of `source: file`")
     seed: int = Field(default=0, description="of `source: random`")
 

@@ -231,8 +231,7 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     """Make the champion before this one champion again; returns its version.
 
-    Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there
-    is none.
+    Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there is none.
     """
     tags_of: dict[int, dict[str, str]] = {row["version"]: row["tags"] for row in list_versions(client, name)}
     since = {version: tags[SINCE_TAG] for version, tags in tags_of.items() if SINCE_TAG in tags}

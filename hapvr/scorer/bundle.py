@@ -1,13 +1,11 @@
 """A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no data root. Its files:
 
-scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
-calibration.json          similarity to probability; not there where the model has none
-evidence.json             what a search knows of a candidate to probability; not there where the model has none
-model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
-whitening.safetensors
-network/                  network.safetensors, network.json
-onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
+scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last calibration.json
+similarity to probability; not there where the model has none evidence.json             what a search knows of a candidate to
+probability; not there where the model has none model_card.md             data, settings, metrics and limits, for people; may be absent
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded whitening.safetensors network/
+network.safetensors, network.json onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent
+where scorer.json says why
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Which index answers searches, and the videos that it finds: their shards, stored features, and what their files say.
 
-search/current.json                                    which index that is, written whole
-search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
-search/<digest of the network>/blank.safetensors       descriptors of pictures of one colour
-search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
+search/current.json                                    which index that is, written whole search/<digest of the
+network>/descriptors/<shard>/    descriptors of a shard search/<digest of the network>/blank.safetensors       descriptors of pictures
+of one colour search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ Value = TypeVar("Value")
 class CurrentIndex:
     """The index that answers searches.
 
-    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file;
-    digest: of that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer.
-    made: places of all indexes that were made and may still be there, the last one that answered first; nothing else is ever
-    removed.
+    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file; digest: of that
+    model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of all indexes
+    that were made and may still be there, the last one that answered first; nothing else is ever removed.
     """
 
     place: IndexPlace

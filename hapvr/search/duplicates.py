@@ -56,11 +56,10 @@ GROUP_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicatePair:
-    """Two videos of the collection, first < second. sha256: of their contents when they were compared. covered: parts of
-    each that the other shows, in [0, 1]. starts_s: where the longest and surest common part begins in each. frame_similarity:
-    mean over the aligned frames of that part, in [-1, 1], where they have the same course; 0 of look-alikes. asymmetry: how
-    much less of the first is in the second than the other way round, negative where the first shows more. mark: what somebody
-    said of them, "" if nothing."""
+    """Two videos of the collection, first < second. sha256: of their contents when they were compared. covered: parts of each that the
+    other shows, in [0, 1]. starts_s: where the longest and surest common part begins in each. frame_similarity: mean over the aligned
+    frames of that part, in [-1, 1], where they have the same course; 0 of look-alikes. asymmetry: how much less of the first is in the
+    second than the other way round, negative where the first shows more. mark: what somebody said of them, "" if nothing."""
 
     first: str
     second: str
@@ -148,9 +147,8 @@ def group_copies(
     one of the most pixels without black bars, then of the highest bit rate, then of the first path; one that is edited (it
     is noisy, or shows more than its copies), or contains another member, is not kept while there is one that is not.
 
-    Medoids are chosen greedily, edited videos last: the video that is a copy of most others that have no group yet, then the
-    one of highest frame similarities, then of the smallest content digest. So the same pairs give the same groups in whatever
-    order they come.
+    Medoids are chosen greedily, edited videos last: the video that is a copy of most others that have no group yet, then the one of
+    highest frame similarities, then of the smallest content digest. So the same pairs give the same groups in whatever order they come.
     """
     near: dict[str, dict[str, DuplicatePair]] = defaultdict(dict)
     contained: dict[str, set[str]] = defaultdict(set)

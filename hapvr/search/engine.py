@@ -232,8 +232,7 @@ class SearchEngine:
         return self.evidence.probability(candidate.log_odds, prior=prior)
 
     def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
-        """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it
-        is gone."""
+        """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it is gone."""
         times = self.collection.times(score.video_id)
         stretches = (self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score))
         found = chain.from_iterable(self.scorer.matching_segments(query, one, deadline) for one in stretches)

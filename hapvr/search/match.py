@@ -142,11 +142,10 @@ class Match:
 class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
-    query_id: of a query that is a video of the collection, else "". seconds: of the searched part of the query. prior: share
-    of matches for which the probabilities hold. compared: how many videos were scored of those that the collection has.
-    warnings: what speaks against believing the answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing
-    in it was trained. precision: of the verdicts; None where the model gives no probabilities. error: why there is no answer;
-    empty if there is one.
+    query_id: of a query that is a video of the collection, else "". seconds: of the searched part of the query. prior: share of matches
+    for which the probabilities hold. compared: how many videos were scored of those that the collection has. warnings: what speaks
+    against believing the answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of
+    the verdicts; None where the model gives no probabilities. error: why there is no answer; empty if there is one.
     """
 
     query: str

@@ -82,11 +82,10 @@ def vote(
 ) -> list[Candidate]:
     """Candidates with the most votes, best first.
 
-    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of
-    the looked-up vectors is shown in the query; those of one time are one frame.
-    num_videos: in the index. tolerance_s: by how much the offsets of one copy may differ. num_hits: how many hits the
-    index was asked for per query frame. allowed: which videos may be candidates, None: all; the others still say what a hit
-    is worth.
+    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of the looked-up vectors is
+    shown in the query; those of one time are one frame. num_videos: in the index. tolerance_s: by how much the offsets of one copy may
+    differ. num_hits: how many hits the index was asked for per query frame. allowed: which videos may be candidates, None: all; the
+    others still say what a hit is worth.
 
     A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what
     unrelated frames reach (0 where the index had no more frames to give); it makes frames that look like everything
@@ -156,8 +155,7 @@ def unite(
 def _weighted(
     hits: pa.Table, times: npt.NDArray[np.float64], *, num_videos: int, num_hits: int
 ) -> tuple[list[str], Table]:
-    """Names of the videos; columns query_frame, time, video (a place among the names), second and weight > 0 of the hits
-    that count."""
+    """Names of the videos; columns query_frame, time, video (a place among the names), second and weight > 0 of the hits that count."""
     coded = hits["video_id"].combine_chunks().dictionary_encode()
     frame, similarity = hits["query_frame"].to_numpy(), hits["similarity"].to_numpy().astype(np.float64)
     least = np.full(len(times), np.inf)

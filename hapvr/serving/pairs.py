@@ -52,8 +52,7 @@ class PairOfVideos(Values):
 class MarkedPair(PairOfVideos):
     """mark: None takes a mark back.
 
-    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the
-    query then.
+    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the query then.
     """
 
     name: Name | None = None

@@ -1,9 +1,8 @@
 """The untrained baseline: it answers searches before anything is trained, and a trained model has to beat it.
 
-It compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). Its probabilities are fitted on
-the edits that people make of videos (`hapvr.demo.edits`), done to some of the collection's own frames in memory. With torch
-and MLflow it is an ordinary version in the registry, and the first champion; without, it is a bundle below `models/`, which
-the index names by its folder.
+It compares region features as the frozen network gives them (TopK-Chamfer, nothing learned). Its probabilities are fitted on the edits
+that people make of videos (`hapvr.demo.edits`), done to some of the collection's own frames in memory. With torch and MLflow it is an
+ordinary version in the registry, and the first champion; without, it is a bundle below `models/`, which the index names by its folder.
 """
 
 from __future__ import annotations

@@ -49,9 +49,8 @@ LEAST_PROBABILITY = 0.5
 def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress) -> bool:
     """Look for every video of a shard in the whole collection; returns whether the shard had changed: else it is left alone.
 
-    A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again,
-    and a shard that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a
-    model without calibration.
+    A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again, and a shard
+    that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)

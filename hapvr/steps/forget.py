@@ -57,9 +57,8 @@ class ForgottenVideo:
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
-    """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks,
-    and what a killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is
-    nothing to forget."""
+    """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks, and what a
+    killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is nothing to forget."""
     root = project.root
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
     videos: dict[str, ForgottenVideo] = {}

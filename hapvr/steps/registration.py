@@ -146,9 +146,8 @@ def model_card(
     onnx: Mapping[str, Any],
     warning: str,
 ) -> str:
-    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; calibration, evidence: of pairs and
-    of searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for
-    none."""
+    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; calibration, evidence: of pairs and of
+    searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     networks = record["weights"]
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())

@@ -116,8 +116,7 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
 
 
 def index_warning(project: Project) -> str:
-    """What speaks against believing the model that the index names: that its weights are random, else ""; without an index,
-    too."""
+    """What speaks against believing the model that the index names: that its weights are random, else ""; without an index, too."""
     if not project.root.exists(CURRENT):
         return ""
     return read_description(_place(project, current_index(project.root).model)).warning

@@ -126,9 +126,8 @@ def make_watch_matches(
 ) -> WatchMatches:
     """Compare all queries with a shard of the index; one that is unchanged is left alone.
 
-    Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video)
-    only once, and none of a model with random weights. Raises DataError for a shard that is not in the index, and for a
-    model without calibration.
+    Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video) only once, and
+    none of a model with random weights. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
     root, queries, place = project.root, watch_queries(project), rows_place(STAGE, key)
     wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))

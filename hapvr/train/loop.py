@@ -46,10 +46,9 @@ Validate = Callable[[VideoNetwork], Mapping[str, float]]
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
 
-    data: digests of what it reads; a checkpoint of other data is refused. copies: see `look_alikes`. validate: network ->
-    metrics, of which "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0
-    with the first step; its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError
-    for unusable data.
+    data: digests of what it reads; a checkpoint of other data is refused. copies: see `look_alikes`. validate: network -> metrics, of
+    which "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step;
+    its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for unusable data.
     """
 
     def __init__(

@@ -94,11 +94,10 @@ class Downloader(contextlib.ExitStack):
     ) -> DownloadResult:
         """Fetch one video into the folder, under a name made from its id. A finished file is not fetched twice.
 
-        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with
-        growing waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that
-        of the configuration, for the attempts alone. again: fetch it although it is finished; the old file stays until
-        the new one stands.
-        Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises.
+        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with growing waits,
+        each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of the configuration, for
+        the attempts alone. again: fetch it although it is finished; the old file stays until the new one stands. Raises ArgumentError
+        for a local uri, and DataError where the disk is full. No failure of the network raises.
         """
         if not is_remote(entry.uri):
             raise ArgumentError(

@@ -66,9 +66,8 @@ def display_frame(
 ) -> NDArray[np.uint8]:
     """One stored frame as it is displayed.
 
-    frame: [H, W, 3]. rotation_deg: counter-clockwise, a multiple of 90. size_px: (width, height) that the result must
-    have, or None for `display_size`; a frame of another shape is scaled to cover it and cropped around the centre.
-    Returns [H', W', 3] uint8.
+    frame: [H, W, 3]. rotation_deg: counter-clockwise, a multiple of 90. size_px: (width, height) that the result must have, or None for
+    `display_size`; a frame of another shape is scaled to cover it and cropped around the centre. Returns [H', W', 3] uint8.
     """
     height_px, width_px = frame.shape[:2]
     own = display_size(

@@ -45,10 +45,9 @@ RETRYABLE = frozenset({"timeout", "crashed"})
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s.
-    reason: "" if frames were decoded, else a code of VideoError. message: what happened; also set if only a part of the
-    video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read. file_sha256: digest of the file
-    that was decoded, "" if it was not asked for or cannot be read.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. reason: "" if frames were decoded, else a code of
+    VideoError. message: what happened; also set if only a part of the video could be decoded (reason ""). num_bytes: of the file, 0 if
+    it cannot be read. file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
     """
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -79,10 +78,9 @@ def sample_videos(
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames: False decodes the first one
-    alone and keeps none. digest: read each file once more for its file_sha256; a file that changes while it is decoded then
-    fails with reason changed_file. pictures: a file that is named as a still picture is a video of one frame. left_s: see
-    `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames: False decodes the first one alone and
+    keeps none. digest: read each file once more for its file_sha256; a file that changes while it is decoded then fails with reason
+    changed_file. pictures: a file that is named as a still picture is a video of one frame. left_s: see `in_workers`.
     """
     if missing := missing_protection():
         warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=2)

@@ -39,7 +39,8 @@ def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
         assert answer.status_code < 500 or answer.status_code in BUSY
         assert b"Traceback" not in answer.content
         assert str(collection).encode() not in answer.content
-        if answer.status_code >= 400 and case.method != "HEAD":
+        no_http = answer.content == b"Invalid HTTP request received."  # says uvicorn, before the service sees it
+        if answer.status_code >= 400 and case.method != "HEAD" and not no_http:
             refusal = answer.json()
             assert set(refusal) == {"error", "code"}
             assert refusal["error"].isprintable()
