@@ -106,10 +106,8 @@ def dump_config(config: Config) -> str:
 
 
 def _with_environment(value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]) -> Any:
-    """The value with `${NAME}` replaced wherever it stands in text. variables: gets place -> text of what was replaced.
-
-    Raises KeyError for a variable that is not set.
-    """
+    """The value with `${NAME}` replaced wherever it stands in text. variables: gets place -> text of what was replaced. Raises
+    KeyError for a variable that is not set."""
     if isinstance(value, dict):
         return {key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()}
     if isinstance(value, list):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,6 +18,7 @@ from hapvr.files import require_regular
 MAX_VIDEO_BYTES = 2 << 30
 """Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9, 512] floats, take 0.8 GB."""
 
+MAX_DEPTH = 32
 MAX_COMPRESSION = 200
 """Most times that the values of a video may be larger than what is stored of them; features hardly compress."""
 
@@ -30,8 +32,14 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
     Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
     """
     with _open(path) as file:
-        names: list[str] = []  # of hard links alone: those to other files are not followed
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        names: list[str] = []
+
+        def visit(name: str, item: Any) -> None:  # by hard links alone: those to other files are not followed
+            if name.count("/") > MAX_DEPTH:
+                raise DataError(f"{path}: groups lie more than {MAX_DEPTH} deep in each other; flatten them")
+            names.extend([name] if isinstance(item, h5py.Dataset) else [])
+
+        file.visititems(visit)
         for name in names:
             if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
                 raise DataError(
@@ -83,7 +91,7 @@ def _open(path: Path) -> Iterator[h5py.File]:
 
 def _refusal(dataset: h5py.Dataset, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:
     """Reason and message where a dataset is not a video's features or must not be read; ("", "") where it may be."""
-    shape = dataset.shape
+    shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
     regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
     fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])
     if not fits or dataset.dtype.kind != "f":

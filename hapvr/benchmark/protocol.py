@@ -136,10 +136,8 @@ def evaluate(
 
 
 def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
-    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample.
-
-    weights: see `query_weights`; None for no bootstrap.
-    """
+    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample. weights: see
+    `query_weights`; None for no bootstrap."""
     if not truth.counted.any():
         return np.zeros(1 + len(RECALLS)), None
     rows = []

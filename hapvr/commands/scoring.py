@@ -67,8 +67,10 @@ def score(
     folder = model_folder(model, tracking_uri)
     from hapvr.registry.client import pinned_uri
     from hapvr.scorer.access import ANY_HOST, Access
-    from hapvr.scorer.bundle import is_untrained, load_bundle
+    from hapvr.scorer.bundle import is_untrained, load_bundle, try_bundle
 
+    if not model.startswith("models:/"):
+        try_bundle(folder)
     scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it

@@ -1,9 +1,10 @@
 """How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes the entries of single videos.
 
-1. The shard is locked, so that two processes at once make it once. 2. A shard that was made from the same settings and inputs is left
-alone. 3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made. 4. The
-data file is written next to the old one and replaces it in one step, which also removes the old index. 5. The index is written last: a
-shard is finished exactly when its index is there.
+1. The shard is locked, so that two processes at once make it once.
+2. A shard that was made from the same settings and inputs is left alone.
+3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made.
+4. The data file is written next to the old one and replaces it in one step, which also removes the old index.
+5. The index is written last: a shard is finished exactly when its index is there.
 """
 
 from __future__ import annotations

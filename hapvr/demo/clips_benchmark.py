@@ -48,10 +48,8 @@ MIN_CLIPS = 4
 
 @dataclass(frozen=True)
 class UserClip:
-    """A decodable file. file: its name in ids, the path below the folder that was searched, or a digest of a long one.
-
-    duration_s: as the container says; None where it does not.
-    """
+    """A decodable file. file: its name in ids, the path below the folder that was searched, or a digest of a long one. duration_s:
+    as the container says; None where it does not."""
 
     path: Path
     file: str
@@ -120,10 +118,8 @@ def split_user_videos(
 def _scenes(
     groups: Iterable[list[UserClip]], scenes: Mapping[str, str], trained: Collection[str]
 ) -> list[tuple[float, list[list[UserClip]]]]:
-    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending.
-
-    That of a scene with a file of `trained` is 1 higher, so that it is not held out.
-    """
+    """Groups of identical files gathered by scene, with the draw of each scene in [0, 1), ascending. That of a scene with a file of
+    `trained` is 1 higher, so that it is not held out."""
     units: dict[str, tuple[float, list[list[UserClip]]]] = {}
     for group in groups:
         named = next((scenes[clip.file] for clip in group if clip.file in scenes), None)
@@ -137,10 +133,8 @@ def _scenes(
 
 
 def held_out_counts(draws: Sequence[float], *, validation_rate: float, test_rate: float) -> tuple[int, int]:
-    """How many of the clips with the lowest draws are for test, and how many of the next are for validation.
-
-    draws: at least MIN_CLIPS numbers in [0, 1), ascending. Both counts are at least 1 and leave two clips or more.
-    """
+    """How many of the clips with the lowest draws are for test, and how many of the next are for validation. draws: at least
+    MIN_CLIPS numbers in [0, 1), ascending. Both counts are at least 1 and leave two clips or more."""
     room = len(draws) - 2
     num_test = sum(draw < test_rate for draw in draws)
     num_validation = sum(test_rate <= draw < test_rate + validation_rate for draw in draws)
@@ -260,10 +254,8 @@ def find_clips(
 
 
 def load_frames(path: Path) -> tuple[Pixels, float]:
-    """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second.
-
-    The short side is within SHORT_SIDES_PX; the rate is lower for longer clips. Raises RuntimeError if the clip cannot be decoded.
-    """
+    """Frames [1 <= N <= MAX_FRAMES, H, W, 3] of the first minute, and their rate per second. The short side is within
+    SHORT_SIDES_PX; the rate is lower for longer clips. Raises RuntimeError if the clip cannot be decoded."""
     with np.load(io.BytesIO(call_confined(partial(_saved_frames, path), readable=path))) as saved:
         return saved["frames"], float(saved["fps"])
 

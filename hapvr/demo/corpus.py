@@ -64,10 +64,8 @@ class Footage:
 
 @dataclass(frozen=True)
 class Clip:
-    """One file: footage, and what editors made of it, in this order.
-
-    edit: a key of EDITS, or "none". touch_up: a light edit after it, or None. channel: whose show it was in, or None.
-    """
+    """One file: footage, and what editors made of it, in this order. edit: a key of EDITS, or "none". touch_up: a light edit after
+    it, or None. channel: whose show it was in, or None."""
 
     file: str
     role: Role
@@ -251,10 +249,8 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
-    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did.
-
-    Videos that were generated with another fingerprint are removed. Raises DataError for a folder of something else.
-    """
+    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did. Videos that were
+    generated with another fingerprint are removed. Raises DataError for a folder of something else."""
     if (folder / _STATE_FILE).exists():
         if folder_fingerprint(folder) == fingerprint:
             return

@@ -230,10 +230,8 @@ def _draw_outline(draw: ImageDraw.ImageDraw, number: int, rng: Rng) -> None:
 
 
 class Camera:
-    """Camera number `camera` of an incident, and its operator; the first stands in front, the others well to the sides.
-
-    Angles in degrees, positions in radii of the scene, shake in pixels of the picture.
-    """
+    """Camera number `camera` of an incident, and its operator; the first stands in front, the others well to the sides. Angles in
+    degrees, positions in radii of the scene, shake in pixels of the picture."""
 
     def __init__(self, incident: str, camera: int) -> None:
         rng = numpy_rng(SEED, "camera", incident, camera)

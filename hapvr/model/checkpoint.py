@@ -57,7 +57,7 @@ def weights_sha256(folder: Path) -> str:
     file = folder / WEIGHTS_FILE
     try:
         return arrays_sha256(load(file.read_bytes()))
-    except (OSError, KeyError, SafetensorError) as error:  # KeyError: of a type that numpy lacks
+    except (OSError, KeyError, ValueError, SafetensorError) as error:  # KeyError: of a type that numpy lacks
         raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error
 
 

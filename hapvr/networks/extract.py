@@ -60,10 +60,8 @@ class CompiledNetwork:
     def __init__(
         self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
     ) -> None:
-        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may use.
-
-        precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read.
-        """
+        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may
+        use. precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read."""
         import openvino
 
         self._tensor = openvino.Tensor
@@ -102,7 +100,7 @@ class CompiledNetwork:
                     self._request.set_input_tensor(place, tensor)
                 self._request.infer(share_outputs=True)
                 return np.array(self._request.get_output_tensor(0).data)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise DataError(f"OpenVINO cannot run {self._name} ({_last_line(error)}); export it again") from error
 
 
@@ -134,12 +132,9 @@ def _last_line(error: Exception) -> str:
 
 @cache
 def _core() -> Any:
-    """The one `Core` of this process, which keeps it forever.
-
-    The CPU plugin that a Core loads gives its thread a signal stack, and puts back the former one when it goes. If two of
-    them go in the order in which they came, the thread is left with a stack that was freed, and the next signal that
-    Python handles ends the process.
-    """
+    """The one `Core` of this process, which keeps it forever. The CPU plugin that a Core loads gives its thread a signal stack, and
+    puts back the former one when it goes. If two of them go in the order in which they came, the thread is left with a stack that
+    was freed, and the next signal that Python handles ends the process."""
     import openvino
 
     return openvino.Core()
@@ -205,11 +200,9 @@ def _embedder(
     before: Callable[[Tensor], Tensor] = lambda frames: frames,
     after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
 ) -> Embed:
-    """Frames to vectors by a frozen network of torch, which is moved to `device`.
-
-    A processor runs it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to rounding.
-    method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors, both on the device.
-    """
+    """Frames to vectors by a frozen network of torch, which is moved to `device`. A processor runs it by OpenVINO, into which it is
+    converted at the first batch, a GPU by torch. Vectors agree to rounding. method: of `frozen`, that runs. before: what is done to
+    the frames, and after: to the vectors, both on the device."""
     import torch
 
     frozen.network.to(device)
@@ -235,10 +228,8 @@ def _embedder(
 
 
 def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
-    """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
-
-    The same one is converted once in a process, which takes seconds. Raises DataError for what OpenVINO cannot convert.
-    """
+    """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B. The same one is converted once
+    in a process, which takes seconds. Raises DataError for what OpenVINO cannot convert."""
     import openvino
     import torch
 

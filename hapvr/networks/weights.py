@@ -120,10 +120,8 @@ def state_sha256(state: dict[str, Tensor]) -> str:
 def _build(
     config: FrozenNetworkConfig, build: Mapping[str, Any], *, seed: int = 0, state: dict[str, Tensor] | None = None
 ) -> nn.Module:
-    """The network with seeded random weights, or with a `state` that `_fitted` gave.
-
-    Zero-initialised last norms of random networks are left out, since such residual blocks would compute nothing.
-    """
+    """The network with seeded random weights, or with a `state` that `_fitted` gave. Zero-initialised last norms of random networks
+    are left out, since such residual blocks would compute nothing."""
     import timm
 
     architecture = config.architecture
@@ -146,11 +144,9 @@ def _build(
 
 
 def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file under timm's names, which fill the network: all but its classifier must be there.
-
-    Prefixes of wrappers are taken off, and what timm converts on loading (position embeddings of another side, names of
-    other releases) is converted. timm itself would leave what is missing random: it is strict for whole networks alone.
-    """
+    """The tensors of a file under timm's names, which fill the network: all but its classifier must be there. Prefixes of wrappers
+    are taken off, and what timm converts on loading (position embeddings of another side, names of other releases) is converted.
+    timm itself would leave what is missing random: it is strict for whole networks alone."""
     with torch.device("meta"):
         whole = _build(config, {})
     wanted = whole.state_dict()

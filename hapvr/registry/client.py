@@ -11,6 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def is_server(tracking_uri: str) -> bool:
 
 def without_login(uri: str) -> str:
     """An address without the name and password in it, to be shown."""
-    return re.sub("(?<=//)[^/]*@", "", uri)
+    return re.sub("(?<=//).*@|[?#].*", "", uri)
 
 
 def require_store(tracking_uri: str) -> None:
@@ -58,7 +59,7 @@ def require_store(tracking_uri: str) -> None:
         elif tracking_uri.startswith(SQLITE):
             with database_of(tracking_uri).open("rb") as file:
                 there = file.read(16) == b"SQLite format 3\0"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         # one that wants a login, or is ill, is there; what it says to real requests is for the client
         there, problem = isinstance(error, urllib.error.HTTPError) and error.code != 404, str(error)
     if not there:
@@ -153,7 +154,6 @@ def database_of(tracking_uri: str) -> Path:
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     """The files of a version in the user's cache. Of several processes one downloads them, and the others wait for it."""
     from mlflow.artifacts import download_artifacts
-    from mlflow.exceptions import MlflowException
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
     try:
@@ -171,7 +171,8 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
             part.mkdir()
             try:
                 download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(part))
-            except (MlflowException, OSError) as error:
-                raise DataError(f"model: {version} cannot be fetched from {place} ({error}); try again") from error
+            except Exception as error:  # of the client of whatever store it names, and with its login
+                where = f"{without_login(place)} ({type(error).__name__})"
+                raise DataError(f"model: {version} cannot be fetched from {where}; try again") from error
             part.rename(folder)
     return folder

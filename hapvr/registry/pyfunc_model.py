@@ -74,10 +74,8 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The pairs of a row: its reference, and each of its references; one that is not a list is taken as the only one.
-
-    A row without any gives a pair with an empty name, which fails. So does whatever is not a name.
-    """
+    """The pairs of a row: its reference, and each of its references; one that is not a list is taken as the only one. A row without
+    any gives a pair with an empty name, which fails. So does whatever is not a name."""
     for row in table.to_dict(orient="records"):
         names = [row["reference"]] if isinstance(row.get("reference"), str) else []
         references = row.get("references")

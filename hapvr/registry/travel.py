@@ -107,6 +107,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         bundles.read_calibration(bundle)
         bundles.read_evidence(bundle)
         description.backbone.precision = "float32"  # in which both are compared
+        bundles.try_bundle(bundle)
         networks = bundles.load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
         if isinstance(description.onnx, ONNXRecord):
             from hapvr.scorer.torch_networks import compare_with_torch  # with torch

@@ -1,22 +1,27 @@
 """A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no data root. Its files:
 
-scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last calibration.json
-similarity to probability; not there where the model has none evidence.json             what a search knows of a candidate to
-probability; not there where the model has none model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded whitening.safetensors network/
-network.safetensors, network.json onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent
-where scorer.json says why
+scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
+calibration.json          similarity to probability; not there where the model has none
+evidence.json             what a search knows of a candidate to probability; not there where the model has none
+model_card.md             data, settings, metrics and limits, for people; may be absent
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
+whitening.safetensors
+network/                  network.safetensors, network.json
+onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+import numpy as np
+from pebble import ProcessExpired
 from pydantic import BaseModel, Field
 
 from hapvr import __version__
@@ -32,7 +37,9 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER, ONNXName, ONNXNetworks, ONNXRecord
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.settings import ServingConfig, first_line
+from hapvr.video.frames import encode_jpeg
 from hapvr.video.settings import SamplingConfig
+from hapvr.workers import open_pool
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -54,6 +61,7 @@ BUNDLE_FILES = {
     *(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName)),
 }
 """All that a bundle may have."""
+TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S = 16 << 30, 120.0
 HINT = "fetch the model again, or register it again with this version"
 
 
@@ -251,6 +259,25 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )
+
+
+def try_bundle(folder: Path) -> None:
+    """Compare a picture with itself by the ONNX files of a bundle from elsewhere, in a process with limits: OpenVINO may crash, or
+    never end, on a network of allowed operations. Raises DataError."""
+    if not (folder / ONNX_FOLDER).is_dir():
+        return
+    with open_pool(workers=1, limits={resource.RLIMIT_AS: TRIAL_MEMORY_BYTES}) as pool:
+        try:
+            pool.schedule(_try, args=(folder,), timeout=TRIAL_TIMEOUT_S).result()
+        except (ProcessExpired, TimeoutError, MemoryError) as error:
+            said = f"takes more than {TRIAL_TIMEOUT_S:g} s or {TRIAL_MEMORY_BYTES} bytes, or ends its process"
+            raise DataError(f"model: a trial of {folder} {said}; take one of somebody whom you know") from error
+
+
+def _try(folder: Path) -> None:
+    scorer = load_bundle(folder)
+    shown = scorer.embed(scorer.sampled([encode_jpeg(np.zeros((256, 256, 3), np.uint8))] * 4))
+    scorer.similarity(shown, shown)
 
 
 def load_in_torch(folder: Path, description: Description, *, device: str) -> TorchNetworks:

@@ -1,8 +1,9 @@
 """Which index answers searches, and the videos that it finds: their shards, stored features, and what their files say.
 
-search/current.json                                    which index that is, written whole search/<digest of the
-network>/descriptors/<shard>/    descriptors of a shard search/<digest of the network>/blank.safetensors       descriptors of pictures
-of one colour search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
+search/current.json                                    which index that is, written whole
+search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
+search/<digest of the network>/blank.safetensors       descriptors of pictures of one colour
+search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
 """
 
 from __future__ import annotations

@@ -299,11 +299,9 @@ class FrameIndex:
     def _change(
         self, change: Callable[[Dataset, dict[str, str]], Dataset], *, forget: Literal["none", "old", "all"] = "none"
     ) -> None:
-        """Make what `change` returns the table of the index, with the shards, which it changes in place.
-
-        forget: versions before the last, with their files: none, those older than KEEP_S, or all, and every file that the last
-        one is not read from, so that other writers must be kept out.
-        """
+        """Make what `change` returns the table of the index, with the shards, which it changes in place. forget: versions before
+        the last, with their files: none, those older than KEEP_S, or all, and every file that the last one is not read from, so
+        that other writers must be kept out."""
         with self._root.lock("index"), _naming_damage(self._place):
             state = read_record(self._root, STATE_FILE, IndexState)
             shards, table = dict(state.shards), _open(self._place, state.version)

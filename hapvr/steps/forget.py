@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,15 +56,25 @@ class ForgottenVideo:
     kept_out: bool
 
 
+@dataclass(kw_only=True)
+class _Journal:
+    """What was begun. digests: by the place of a shard, `_digests` of it before."""
+
+    videos: Sequence[ForgottenVideo] = ()
+    digests: dict[str, list[str]] = field(default_factory=dict)
+
+
+def _journal(root: DataRoot) -> _Journal:
+    hint = "remove it, and name again what it names"
+    return root.read_json_as(JOURNAL, _Journal, hint=hint) if root.exists(JOURNAL) else _Journal()
+
+
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
     """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks, and what a
     killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is nothing to forget."""
     root = project.root
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
-    videos: dict[str, ForgottenVideo] = {}
-    if root.exists(JOURNAL):
-        begun = root.read_json_as(JOURNAL, list[ForgottenVideo], hint="remove it, and name again what it names")
-        videos = {one.video_id: one for one in begun}
+    videos = {one.video_id: one for one in _journal(root).videos}
     if unknown := [one for one in video_ids if one not in listed and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
@@ -91,11 +101,13 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
 
 def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something cannot be reached."""
-    root, gone = project.root, frozenset(one.video_id for one in videos)
-    values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
-    keys, renamed = sorted({one.shard for one in videos}), dict[str, str]()
+    root, renamed = project.root, dict[str, str]()
     with root.lock("forget"):
-        root.write_json(JOURNAL, [asdict(one) for one in videos])
+        journal = _journal(root)  # another call may have begun since these were planned
+        journal.videos = videos = list({one.video_id: one for one in (*journal.videos, *videos)}.values())
+        root.write_json(JOURNAL, asdict(journal))
+        gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
+        values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
         manifest.forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
         with root.lock(MANIFEST_STAGE):
             for key in keys:
@@ -107,7 +119,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for key in keys:
             described = [descriptor_shard(root, digest, key) for digest in networks]
             for shard in (*(Shard(root, stage, key) for stage in SHARD_STAGES), *described):
-                _forget_in_shard(shard, gone, renamed)
+                _forget_in_shard(shard, gone, renamed, journal)
         if (found := whitening_provenance(root)) is not None:  # another one would make every feature again
             provenance = replace(found, inputs=_renamed(found.inputs, renamed))
             root.write_json(PROVENANCE_NAME, root.read_json(PROVENANCE_NAME) | {"provenance": provenance.to_json()})
@@ -140,7 +152,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         make_manifest(project)
 
 
-def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]) -> None:
+def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: _Journal) -> None:
     """Write the shard without these videos. One that is damaged or unfinished, or shows them in views of others, goes: its
     step makes it again. renamed: digest of what others are made from -> its new one; gets those of this shard."""
     root = shard.root
@@ -159,10 +171,11 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
                 root.delete(name)
                 root.delete(f"{name}{PART_SUFFIX}")
             return
-        before, inputs = _digests(shard), found.provenance.inputs
+        before, inputs = journal.digests.setdefault(shard.index_name, _digests(shard)), found.provenance.inputs
+        root.write_json(JOURNAL, asdict(journal))
         kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
         rows = [row for row in found.rows() if row["video_id"] not in gone]
-        own = [field for field in found.table.schema if field.name not in {one.name for one in INDEX_FIELDS}]
+        own = [one for one in found.table.schema if one.name not in {known.name for known in INDEX_FIELDS}]
         if found.data_sha256:
             videos = VideoRows(shard)
             with shard.write_data(list(shard.open_data().schema_arrow)) as write:
@@ -193,9 +206,9 @@ def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> boo
     except DamagedError:
         root.delete(place)
         return False
-    for field in table.schema:
-        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
-            named = pc.is_in(kept[field.name], value_set=pa.array(sorted(values), field.type))
+    for column in table.schema:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            named = pc.is_in(kept[column.name], value_set=pa.array(sorted(values), column.type))
             kept = kept.filter(pc.invert(named))
     if len(kept) < len(table):
         with root.write(place) as stream:

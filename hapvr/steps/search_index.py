@@ -210,10 +210,8 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
 
 
 def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
-    """Let an index answer, and remove those that nobody goes back to, of those that the record names.
-
-    The one that it replaces stays until the next call, for searches that have it open.
-    """
+    """Let an index answer, and remove those that nobody goes back to, of those that the record names. The one that it replaces
+    stays until the next call, for searches that have it open."""
     in_use = [place] if before is None else [place, before.place]
     # the digest of its network by the place of each index, newest first
     made = {one: one.split("/")[1] for one in (*in_use, *(before.made if before is not None else ()))}

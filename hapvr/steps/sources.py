@@ -185,10 +185,8 @@ class ManifestResult:
 
 
 def _follow_moves(project: Project) -> None:
-    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id: its path follows.
-
-    So does one whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere.
-    """
+    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id: its path follows. So does one
+    whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere."""
     root = project.root
     known = {row.uri: row for row in _known(root)}
     scanned: list[ManifestEntry] = []

@@ -59,11 +59,8 @@ class Batch:
 
 
 def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
-    """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
-
-    sources: for each of B clips the ids of the videos it shows, two for video-in-video. Returns int8 [B, B], symmetric, 1 on
-    the diagonal.
-    """
+    """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3). sources: for each of B clips the
+    ids of the videos it shows, two for video-in-video. Returns int8 [B, B], symmetric, 1 on the diagonal."""
     videos = sorted({video for ids in sources for video in ids})
     shows = torch.tensor([[video in ids for video in videos] for ids in sources]).int()
     return (shows @ shows.T > 0).to(torch.int8) * 2 - 1
@@ -101,11 +98,8 @@ class BatchSource(Dataset[Any]):
         return batch
 
     def build(self, clips: Sequence[ViewPlan], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
-        """The batch of all processes' B clips.
-
-        regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the teacher's of all clips, which
-        label the frames of each positive pair.
-        """
+        """The batch of all processes' B clips. regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the
+        teacher's of all clips, which label the frames of each positive pair."""
         labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips])
         sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
         num_frames = None

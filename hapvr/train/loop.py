@@ -91,11 +91,8 @@ class Trainer:
         }
 
     def fit(self) -> TrainingResult:
-        """Train, and write the best network into the folder.
-
-        Raises DataError for unusable checkpoints, and HapvrError for a loss that is not finite, and after SIGTERM: it goes on from
-        its last checkpoint.
-        """
+        """Train, and write the best network into the folder. Raises DataError for unusable checkpoints, and HapvrError for a loss
+        that is not finite, and after SIGTERM: it goes on from its last checkpoint."""
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             first_step, messages = self._resume()
@@ -167,10 +164,8 @@ class Trainer:
         run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:
-        """Restore the newest checkpoint that can be read; returns the first step to do, and the faults of newer ones.
-
-        Raises DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged.
-        """
+        """Restore the newest checkpoint that can be read; returns the first step to do, and the faults of newer ones. Raises
+        DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged."""
         faults: list[str] = []
         for path in reversed(run_folder.list_checkpoints(self._folder / run_folder.CHECKPOINTS)):
             try:
@@ -326,10 +321,8 @@ def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
-    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step.
-
-    A run shorter than the warm-up only warms up.
-    """
+    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step. A
+    run shorter than the warm-up only warms up."""
     warmup = min(config.warmup_steps, steps)
     cosine = CosineAnnealingLR(
         optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate

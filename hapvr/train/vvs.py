@@ -75,11 +75,9 @@ class SuppressionTraining(nn.Module):
     def _with_distractors(
         self, rows: Tensor, regions: Tensor, pooled: Tensor, magnitude: Tensor, labels: Tensor, batch_number: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label of each frame.
-
-        The number n of frames is uniform between `injected_rates` of T, rounded down, both included; their block stands
-        before frame p, uniform in 0 to T - n.
-        """
+        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label of each frame. The number n of
+        frames is uniform between `injected_rates` of T, rounded down, both included; their block stands before frame p, uniform in
+        0 to T - n."""
         settings, num_frames = self.network.settings, regions.shape[1]
         parts = (self._seed, "injection", batch_number, 0)
         rng, (fewest, most) = numpy_rng(*parts), (int(rate * num_frames) for rate in sorted(settings.injected_rates))
@@ -96,31 +94,24 @@ class SuppressionTraining(nn.Module):
 
 @torch.no_grad()
 def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """For each anchor the clip with the most similar vector among its negatives, and whether it has one.
-
-    anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and bool [A].
-    """
+    """For each anchor the clip with the most similar vector among its negatives, and whether it has one. anchors: unit vectors [A,
+    D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and bool [A]."""
     similarity = (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf)
     return similarity.argmax(1), (labels < 0).any(1)
 
 
 @torch.no_grad()
 def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
-    """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit.
-
-    max_magnitude: the limit; None: the quantile 0.09 of these frames.
-    """
+    """Which frames count as distractors, bool [b, T], one at least: those of a magnitude [b, T] below the limit. max_magnitude: the
+    limit; None: the quantile 0.09 of these frames."""
     limit = torch.quantile(magnitude.float(), 0.09) if max_magnitude is None else max_magnitude
     easy = magnitude < limit
     return easy if bool(easy.any()) else magnitude == magnitude.min()
 
 
 def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
-    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order.
-
-    easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none.
-    parts: seed the draw.
-    """
+    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order. easy: bool [b,
+    T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none. parts: seed the draw."""
     rng = numpy_rng(*parts, "frames")
     rows = []
     for label in labels:
@@ -131,10 +122,8 @@ def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ..
 
 
 def block_source(num_frames: int, count: int, position: int) -> Tensor:
-    """Where the frames of a clip come from after `count` frames in one piece were inserted before frame `position`.
-
-    position: num_frames puts them behind the last. Returns int64 [T + n], the frame of the clip, or -1 for an inserted one.
-    """
+    """Where the frames of a clip come from after `count` frames in one piece were inserted before frame `position`. position:
+    num_frames puts them behind the last. Returns int64 [T + n], the frame of the clip, or -1 for an inserted one."""
     frames = torch.arange(num_frames)
     return torch.cat([frames[:position], torch.full((count,), -1), frames[position:]])
 
@@ -148,10 +137,8 @@ def inserted(clips: Tensor, values: Tensor, source: Tensor) -> Tensor:
 
 
 def video_triplet(positive: Tensor, negative: Tensor) -> Tensor:
-    """L_vi: mean over anchors of max(0, s- - s+ + MARGIN).
-
-    positive, negative: similarities [A] in [-1, 1] of each anchor with its positive and its negative. Returns [].
-    """
+    """L_vi: mean over anchors of max(0, s- - s+ + MARGIN). positive, negative: similarities [A] in [-1, 1] of each anchor with its
+    positive and its negative. Returns []."""
     return (negative - positive + MARGIN).clamp(min=0).mean()
 
 
@@ -161,10 +148,8 @@ def overshoot(maps: Tensor) -> Tensor:
 
 
 def frame_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """L_fr = L_tri + (psi(M+) + psi(M-)) / 2, L_tri: `video_triplet` of the Chamfer similarities of clipped maps.
-
-    positive, negative: raw maps [A, t, t'] of the comparator. Returns [].
-    """
+    """L_fr = L_tri + (psi(M+) + psi(M-)) / 2, L_tri: `video_triplet` of the Chamfer similarities of clipped maps. positive,
+    negative: raw maps [A, t, t'] of the comparator. Returns []."""
     scores = [chamfer(F.hardtanh(maps)) for maps in (positive, negative)]
     return video_triplet(scores[0], scores[1]) + 0.5 * (overshoot(positive) + overshoot(negative))
 
@@ -198,9 +183,7 @@ def saliency_loss(weights: Tensor, labels: Tensor) -> Tensor:
 
 
 def distractor_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """L_di: binary cross-entropy of confidences against labels 1 (content), 0 (distractor) and -1 (ignored).
-
-    logits: [A, T], confidences before the sigmoid; labels: int8 [A, T]. Mean over frames with a label; 0 without any.
-    """
+    """L_di: binary cross-entropy of confidences against labels 1 (content), 0 (distractor) and -1 (ignored). logits: [A, T],
+    confidences before the sigmoid; labels: int8 [A, T]. Mean over frames with a label; 0 without any."""
     targets = labels.clamp(min=0).to(logits.dtype)
     return mean_where(F.binary_cross_entropy_with_logits(logits, targets, reduction="none"), labels >= 0)

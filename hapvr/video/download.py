@@ -43,6 +43,7 @@ Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 BACKOFF_S = 2.0
 """Wait before the first retry; it doubles up to MAX_WAIT_S."""
 MAX_WAIT_S = 60.0
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 YOUTUBE_PROGRAM = "deno"
@@ -315,6 +316,17 @@ def _is_local(host: str | None) -> bool:
     """Whether a host has an address outside of the internet, such as this machine's own."""
     try:
         found = socket.getaddrinfo(host, None) if host else []
-        return any(not ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_global for entry in found)
     except OSError:
         return False
+    return any(not _is_global(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found)
+
+
+def _is_global(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether it is of the internet; of one that stands for an IPv4 address, whether that is."""
+    if isinstance(address, ipaddress.IPv6Address):
+        within = ipaddress.IPv4Address(int(address) % 2**32) if address in NAT64 else None
+        if embedded := within or address.ipv4_mapped or address.sixtofour:
+            return _is_global(embedded)
+        if address.is_site_local or address.is_reserved:
+            return False
+    return address.is_global and not address.is_multicast

@@ -2,8 +2,10 @@
 
 import h5py
 import numpy as np
+import pytest
 
 from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
+from hapvr.errors import DataError
 
 
 def test_what_is_not_in_the_file_is_not_read(tmp_path):
@@ -22,10 +24,19 @@ def test_what_is_not_in_the_file_is_not_read(tmp_path):
         content.create_dataset("filled", (10_000_000, 9, 16), np.float32, fillvalue=1.0)
         content.create_dataset("zeros", data=np.zeros((3000, 9, 16), np.float32), compression="gzip")
         content.create_dataset("huge", (10_000_000, 9, 16), np.float32, chunks=(1000, 9, 16), fillvalue=1.0)
+        content["empty"] = h5py.Empty(np.float32)
     video_ids, shape = survey_hdf5(path)
     assert shape == (9, 16)
     found = {video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, video_ids, shape)}
-    assert found.pop("good") == ""
+    assert (found.pop("good"), found.pop("empty")) == ("", "wrong_shape")
     assert found == dict.fromkeys(("external", "virtual"), "other_file") | dict.fromkeys(
         ("filled", "zeros", "huge"), "too_large"
     )
+
+
+def test_groups_that_lie_deep_in_each_other_are_refused(tmp_path):
+    """HDF5 would look through thousands of them for minutes."""
+    with h5py.File(tmp_path / "deep.hdf5", "w") as content:
+        content["a/" * 3000 + "x"] = np.ones((2, 9, 16), np.float32)
+    with pytest.raises(DataError, match="more than 32 deep"):
+        survey_hdf5(tmp_path / "deep.hdf5")

@@ -193,6 +193,10 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             **good,
             "comparator_module.fconv.bias": torch.tensor([1]),
         },
+        "comparator_module.conv1.bias is missing|comparator.conv1.bias": {
+            **good,
+            "comparator_module.conv1.bias": torch.zeros(1).expand(32),  # of 2**40 it would take all memory
+        },
         "do not fit: .*visil_head.conv1.weight": {**good, "visil_head.conv1.weight": torch.ones(32, 1, 3, 3)},
         "binary_bits: got 8 with attention: true": {**good, "binarization.W": torch.ones(DIMS, 8)},
         "holds no state dict": {"epoch": 3},

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import onnx
 import pytest
 import yaml
 
@@ -16,7 +17,7 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
 from hapvr.registry.versions import champion_of
-from hapvr.scorer.bundle import complete_bundle
+from hapvr.scorer.bundle import complete_bundle, try_bundle
 from hapvr.scorer.calibration import fit_calibration
 from tests.conftest import run_python
 from tests.registry.empty_store import new_store
@@ -89,6 +90,15 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     export_model(one, tmp_path / "swapped")
     with pytest.raises(DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"):
         pull_model(str(tmp_path / "swapped"), tracker, "hapvr")
+    split = onnx.helper.make_node("Split", ["x"], [], axis=1), onnx.helper.make_node("Relu", ["x"], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(name, 1, ["T", 9, 16]) for name in "xy"]
+    graph = onnx.helper.make_graph(split, "g", ends[:1], ends[1:])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]), one / "onnx" / "embed.onnx"
+    )
+    complete_bundle(one, evidence="", card="")
+    with pytest.raises(DataError, match="ends its process"):
+        try_bundle(one)
 
 
 FORMS = {"gated": NetworkSettings(comparator=False), "plain": NetworkSettings(comparator=False, attention=False)}

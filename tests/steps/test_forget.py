@@ -29,7 +29,7 @@ from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs
-from hapvr.steps.forget import forget, plan_forgetting
+from hapvr.steps.forget import JOURNAL, forget, plan_forgetting
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import make_manifest
@@ -192,6 +192,17 @@ def counted(*given, **named):
 DataRoot.write = counted
 main()
 """
+LATE = """
+import sys
+from pathlib import Path
+from hapvr.steps.forget import forget, plan_forgetting
+from hapvr.steps.project import Project
+project, journal = Project.open(Path(sys.argv[1])), Path(sys.argv[2])
+aside = journal.rename(journal.with_suffix(".aside"))
+planned = plan_forgetting(project, ["in/other 2.mp4"])
+aside.rename(journal)
+forget(project, planned)
+"""
 
 
 def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project: Project) -> None:
@@ -230,6 +241,18 @@ def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
     for name in ("videos", "frames", "features", "frame_descriptors", "search_index", "duplicate_pairs"):
         run(project, name)
     assert answers(project) == before
+    with pytest.raises(ArgumentError, match="there is nothing to forget"):
+        plan_forgetting(project, [])
+
+
+def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project: Project) -> None:
+    """What was made of a shard that was already written still counts as made of it."""
+    data, wanted = project.root.local_path("frames").parent, traits(project)
+    call(project, VIDEO, "--yes", kill_at=6)
+    command = [sys.executable, "-c", LATE, str(project.folder / "config.yaml"), str(data / JOURNAL)]
+    subprocess.run(command, check=True, cwd=CHECKOUT)
+    assert traces(data, wanted) == set()
+    assert {one.state for one in verify_root(project.root)} == {"ok"}
     with pytest.raises(ArgumentError, match="there is nothing to forget"):
         plan_forgetting(project, [])
 

@@ -186,8 +186,10 @@ def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
     with open_pool(workers=1, limits={}, prepare=download.guard_process) as pool:
         outcomes = [pool.schedule(connects, args=(address,), kwargs={"local": local}) for local in (False, True)]
         assert [outcome.result() for outcome in outcomes] == ["local_address", "connected"]
-    hosts = ("127.0.0.1", "localhost", "::1", "10.0.0.1", "169.254.169.254", "8.8.8.8")
-    assert [download._is_local(host) for host in hosts] == [True] * 5 + [False]
+    hosts = ("127.0.0.1", "localhost", "::1", "10.0.0.1", "169.254.169.254", "224.0.0.1", "64:ff9b::7f00:1",
+             "2002:7f00:1::", "::ffff:10.0.0.1", "::10.0.0.1", "fec0::1", "ff02::1")  # fmt: skip
+    assert [host for host in hosts if not download._is_local(host)] == []
+    assert [host for host in ("8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808") if download._is_local(host)] == []
 
 
 def test_download_video_refuses_local_paths(tmp_path):
