@@ -124,7 +124,7 @@ def _unforeseen(error: BaseException) -> str:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
     if any(text in said for text in FULL_DISK):
-        return f"{said}; free space, and try again"
+        return f"{said}; free space or correct the permissions, and try again"
     if type(error).__module__.startswith(("mlflow", "sqlalchemy")):  # the database may be of another version
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"

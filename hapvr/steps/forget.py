@@ -58,10 +58,10 @@ class ForgottenVideo:
 
 @dataclass(kw_only=True)
 class _Journal:
-    """What was begun. digests: by the place of a shard, `_digests` of it before."""
+    """What was begun. digests: by the place of a shard, `_digests` of it before each call that changed it."""
 
     videos: Sequence[ForgottenVideo] = ()
-    digests: dict[str, list[str]] = field(default_factory=dict)
+    digests: dict[str, list[list[str]]] = field(default_factory=dict)
 
 
 def _journal(root: DataRoot) -> _Journal:
@@ -171,7 +171,8 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
                 root.delete(name)
                 root.delete(f"{name}{PART_SUFFIX}")
             return
-        before, inputs = journal.digests.setdefault(shard.index_name, _digests(shard)), found.provenance.inputs
+        inputs, before = found.provenance.inputs, journal.digests.setdefault(shard.index_name, [])
+        before.append(_digests(shard))
         root.write_json(JOURNAL, asdict(journal))
         kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
         rows = [row for row in found.rows() if row["video_id"] not in gone]
@@ -183,7 +184,8 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
                     write(videos.rows(video_id).columns)
         provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
         shard.write_index(rows, provenance=provenance, fields=own)
-        renamed.update(zip(before, _digests(shard), strict=True))
+        for digests in before:
+            renamed.update(zip(digests, _digests(shard), strict=True))
 
 
 def _digests(shard: Shard) -> list[str]:

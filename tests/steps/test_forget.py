@@ -245,10 +245,11 @@ def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
         plan_forgetting(project, [])
 
 
-def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project: Project) -> None:
+@pytest.mark.parametrize("kill_at", [6, 12, 18])
+def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project: Project, kill_at: int) -> None:
     """What was made of a shard that was already written still counts as made of it."""
     data, wanted = project.root.local_path("frames").parent, traits(project)
-    call(project, VIDEO, "--yes", kill_at=6)
+    call(project, VIDEO, "--yes", kill_at=kill_at)
     command = [sys.executable, "-c", LATE, str(project.folder / "config.yaml"), str(data / JOURNAL)]
     subprocess.run(command, check=True, cwd=CHECKOUT)
     assert traces(data, wanted) == set()
