@@ -31,7 +31,7 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     try:
         table = similarities if isinstance(similarities, pl.DataFrame) else read_user_table(Path(similarities))
         problem = _problem(table)
-    except TABLE_ERRORS as error:
+    except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         problem = str(error)
     if problem:
         raise DamagedError(f"{what}: not a readable table of similarities ({problem}); score again")
