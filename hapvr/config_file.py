@@ -124,9 +124,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
     if len(read) > MAX_FILES:
         raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
     try:
-        require_regular(path)
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        require_regular(path, max_bytes=MAX_BYTES)
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]

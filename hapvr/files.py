@@ -63,8 +63,8 @@ def set_aside(path: Path) -> Path:
     return path.rename(place)
 
 
-def require_regular(path: Path) -> None:
-    """Raise OSError for what is there and no regular file: a folder, a device or a pipe. Reading these may never end.
+def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
+    """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose reading may never end), or larger.
 
     And for a name that no file can have: a library that ends it at the NUL would read another file.
     """
@@ -72,6 +72,8 @@ def require_regular(path: Path) -> None:
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
             problem = "this is not a regular file" if path.exists() and not path.is_file() else ""
+            if not problem and max_bytes is not None and (size := path.stat().st_size) > max_bytes:
+                problem = f"it has {size} bytes; at most {max_bytes} are read"
     if problem:
         raise OSError(errno.EINVAL, problem, str(path))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import resource
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq
 
 from hapvr.errors import ArgumentError
 from hapvr.files import require_regular, write_atomic
+from hapvr.workers import call_limited
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,20 +73,8 @@ def read_user_table(path: Path) -> pl.DataFrame:
 
     Raises one of TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV.
     """
-    from pebble import ProcessExpired
-
-    from hapvr.workers import open_pool
-
-    require_regular(path)
-    if path.stat().st_size > MAX_USER_BYTES:
-        raise ValueError(f"it has {path.stat().st_size} bytes; at most {MAX_USER_BYTES} are read")
-    with open_pool(workers=1, limits={resource.RLIMIT_AS: USER_MEMORY_BYTES}, prepare=_mute) as pool:
-        try:
-            return pool.schedule(_read_user_table, args=(path,), timeout=USER_TIMEOUT_S).result()
-        except (ProcessExpired, TimeoutError, MemoryError) as error:
-            raise ValueError(
-                f"it needs more than {USER_MEMORY_BYTES} bytes of memory or {USER_TIMEOUT_S:g} s"
-            ) from error
+    require_regular(path, max_bytes=MAX_USER_BYTES)
+    return call_limited(_read_user_table, path, memory_bytes=USER_MEMORY_BYTES, timeout_s=USER_TIMEOUT_S)
 
 
 def _read_user_table(path: Path) -> pl.DataFrame:
@@ -101,11 +88,6 @@ def _read_user_table(path: Path) -> pl.DataFrame:
     if len(set(names)) < len(names):
         raise ValueError("it names a column twice")
     return pl.read_csv(data, infer_schema=False)
-
-
-def _mute() -> None:
-    """Rust says on standard error that memory ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from pebble import ProcessPool
+from pebble import ProcessExpired, ProcessPool
+
+Result = TypeVar("Result")
 
 
 @contextlib.contextmanager
@@ -36,6 +39,22 @@ def open_pool(
             yield pool
         finally:
             pool.stop()  # type: ignore[no-untyped-call]
+
+
+def call_limited(function: Callable[[Path], Result], path: Path, *, memory_bytes: int, timeout_s: float) -> Result:
+    """function(path) in a process with these limits, which says nothing on standard error. Raises what the function raises, and
+    ValueError where the process needs more or ends."""
+    with open_pool(workers=1, limits={resource.RLIMIT_AS: memory_bytes}, prepare=_mute) as pool:
+        try:
+            return pool.schedule(function, args=(path,), timeout=timeout_s).result()
+        except (ProcessExpired, TimeoutError, MemoryError) as error:
+            said = f"it takes more than {memory_bytes} bytes of memory or {timeout_s:g} s, or ends its process"
+            raise ValueError(said) from error
+
+
+def _mute() -> None:
+    """Rust says on standard error that memory ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 class _WorkerProcess(SpawnProcess):

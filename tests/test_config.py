@@ -145,7 +145,7 @@ def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: obje
         ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
         ("a: &a [x]\nb: [" + "*a, " * 17 + "]\n", "more than 16 aliases"),
         ("shard_videos: 0x" + "f" * 6000, "no number of at most 18 digits"),
-        ("#" * (1 << 18) + "\n", "more than 262144 bytes"),
+        ("#" * (1 << 18) + "\n", "at most 262144 are read"),
     ],
 )
 def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -2,12 +2,14 @@
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from hapvr.data.manifest import VIDEO_COLUMNS
+from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
 from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
@@ -192,6 +194,18 @@ def test_a_part_of_a_data_root_from_an_older_copy_is_named(tmp_path: Path) -> No
     shutil.copytree(older, project.root.local / "videos")
     (found,) = damaged(project)
     assert (found.kind, found.state) == ("frames", "outdated")
+
+
+def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_path: Path) -> None:
+    """By the features, which were made with another."""
+    project = copied(small_project.folder, tmp_path)
+    assert damaged(project) == []
+    provenance, own = whitening_provenance(project.root), load_whitening(project.root)
+    assert provenance is not None
+    save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
+    found = damaged(project)
+    assert {(one.kind, one.state) for one in found} == {("features", "outdated")}
+    assert len(found) == len(project.root.list_folders("features"))
 
 
 def recorded_path(project: Project, key: str, path: str) -> None:

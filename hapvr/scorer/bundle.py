@@ -13,7 +13,6 @@ onnx/                     the same networks as ONNX files, see `hapvr.scorer.onn
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
-from pebble import ProcessExpired
 from pydantic import BaseModel, Field
 
 from hapvr import __version__
@@ -39,7 +37,7 @@ from hapvr.scorer.scorer import VideoScorer
 from hapvr.settings import ServingConfig, first_line
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.settings import SamplingConfig
-from hapvr.workers import open_pool
+from hapvr.workers import call_limited
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -266,12 +264,10 @@ def try_bundle(folder: Path) -> None:
     never end, on a network of allowed operations. Raises DataError."""
     if not (folder / ONNX_FOLDER).is_dir():
         return
-    with open_pool(workers=1, limits={resource.RLIMIT_AS: TRIAL_MEMORY_BYTES}) as pool:
-        try:
-            pool.schedule(_try, args=(folder,), timeout=TRIAL_TIMEOUT_S).result()
-        except (ProcessExpired, TimeoutError, MemoryError) as error:
-            said = f"takes more than {TRIAL_TIMEOUT_S:g} s or {TRIAL_MEMORY_BYTES} bytes, or ends its process"
-            raise DataError(f"model: a trial of {folder} {said}; take one of somebody whom you know") from error
+    try:
+        call_limited(_try, folder, memory_bytes=TRIAL_MEMORY_BYTES, timeout_s=TRIAL_TIMEOUT_S)
+    except ValueError as error:
+        raise DataError(f"model: a trial of {folder} failed: {error}; take one of somebody whom you know") from error
 
 
 def _try(folder: Path) -> None:

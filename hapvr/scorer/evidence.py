@@ -20,13 +20,15 @@ TYPICAL = {"similarity": 1.0, "frame_run": 6.4, "num_pictures": 2.2, "votes": 6.
 A collection's own edits are easier and fewer than what people upload."""
 FEATURES = tuple(TYPICAL)
 """What is known of a candidate, see `hapvr.search.engine.evidence_of`."""
-PENALTY = 1000.0
-"""How strongly, see `fit_logistic`: so that only a network of another scale moves them far."""
+PENALTY = 100.0
+"""How strongly, see `fit_logistic`."""
 
 RELATIVE = ("similarity", "frame_run", "votes")
 """What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries look like everything."""
 _PLACES = [FEATURES.index(name) for name in RELATIVE]
 FEW = 6
+ROUNDS = 3
+"""How often the views that say most of each candidate are chosen by the weights fitted before."""
 FOLDS = 5
 MIN_GROUPS = FOLDS
 """Groups of queries below which a model would say more than the data does."""
@@ -85,7 +87,7 @@ def fit_evidence(
     """Fit on the candidates of searches: features [V, N, F] in the order of FEATURES, not a number where a view does not have a
     video among its candidates, and which are matches [N]. groups: what each search is for.
 
-    A candidate counts by the view that says most for it by those weights. All searches of a group are either fitted or predicted.
+    A candidate counts by the view that says most for it, as in answers. All searches of a group are either fitted or predicted.
     Raises ArgumentError for too few groups, matches or other candidates.
     """
     is_match = np.concatenate([np.zeros(0, bool), *(found for _, found in searches)])
@@ -101,9 +103,12 @@ def fit_evidence(
     usual, most = tuple(reached.mean(axis=0).tolist()), tuple(reached.max(axis=0).tolist())
     relative = [np.stack([_relative(view, usual, most) for view in found]) for found, _ in searches]
     target, typical = is_match.astype(np.float64), np.array(list(TYPICAL.values()))
-    best = [np.nan_to_num(found @ typical, nan=-np.inf).argmax(axis=0) for found in relative]
-    features = np.concatenate([found[view, np.arange(len(view))] for found, view in zip(relative, best, strict=True)])
-    weights, intercept = fit_logistic(features, target, penalty=PENALTY, towards=typical)
+    weights = typical
+    for _ in range(ROUNDS):
+        best = [np.nan_to_num(found @ weights, nan=-np.inf).argmax(axis=0) for found in relative]
+        rows = [found[view, np.arange(len(view))] for found, view in zip(relative, best, strict=True)]
+        features = np.concatenate(rows)
+        weights, intercept = fit_logistic(features, target, penalty=PENALTY, towards=typical)
     fold = np.repeat([number_of[name] % FOLDS for name in groups], [len(found) for _, found in searches])
     predicted = np.zeros(len(target))
     for number in range(FOLDS):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from hapvr.errors import DataError, MissingPartError
+from hapvr.errors import DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
 from hapvr.registry.client import mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
@@ -111,3 +111,13 @@ def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch
     assert not found.is_relative_to(tmp_path / "cache")
     with pytest.raises(DataError, match="models:/hapvr@absent is not in the registry"):
         pinned_uri("models:/hapvr@absent", server)
+
+
+@pytest.mark.parametrize("login", ["hunter2@", "u:hunter2@", "u:hun/ter2@"])
+def test_no_login_of_an_address_is_shown(login: str) -> None:
+    """The server behind it is asked, and does not answer."""
+    with pytest.raises(
+        RegistryError, match=r"no MLflow registry answers at http://127\.0\.0\.1:9 \(.*refused"
+    ) as caught:
+        mlflow_client(f"http://{login}127.0.0.1:9?token=hunter2")
+    assert "ter2" not in str(caught.value)

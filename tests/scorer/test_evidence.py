@@ -10,7 +10,7 @@ import pytest
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
 from hapvr.scorer.calibration import fit_logistic, sigmoid
-from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence
 from hapvr.seeding import numpy_rng
 
 TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0])
@@ -41,7 +41,7 @@ def groups(count: int = 40) -> list[str]:
 @pytest.fixture(scope="module")
 def model() -> EvidenceModel:
     """Of so many searches that the typical weights, which are others, count for little."""
-    return fitted(drawn(count=4000), groups() * 100)
+    return fitted(drawn(count=1000), groups() * 25)
 
 
 def test_weights_are_those_that_made_the_data_and_never_negative(model: EvidenceModel) -> None:
@@ -75,13 +75,14 @@ def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -
     rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
     for _ in range(100):
         is_match = np.arange(50) < 2
-        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.03
+        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.3
         views[0, is_match, 0] += 2
         views[1, 2:8, 0] += 2
         views[..., whole] = [[1], [0]]
         views[1, 30:] = np.nan
         searches.append((views, is_match))
     model = fit_evidence(searches, groups(20)[:20] * 5, source={})
+    assert model.weights["whole_picture"] > 2 * TYPICAL["whole_picture"]
     views, _ = searches[0]
     assert model.log_odds(views[0])[:2].min() > model.log_odds(views[1, :30])[2:8].max()
     np.testing.assert_allclose(
