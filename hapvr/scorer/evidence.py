@@ -15,7 +15,7 @@ from hapvr.errors import ArgumentError
 from hapvr.scorer.calibration import MIN_PAIRS, Count, Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
-TYPICAL = {"similarity": 1.0, "frame_run": 6.4, "num_pictures": 2.2, "votes": 6.5, "whole_picture": 0.7}
+TYPICAL = {"similarity": 1.5, "frame_run": 10.9, "num_pictures": 2.5, "votes": 3.4, "whole_picture": 1.5}
 """Weights to which a fit is drawn: those of 561 uploads of 44 videos that `bench.quality` made (validation, EfficientNet-Lite0).
 A collection's own edits are easier and fewer than what people upload."""
 FEATURES = tuple(TYPICAL)
