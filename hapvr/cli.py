@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -47,9 +48,11 @@ def _say_warning(message: Warning | str, category: type[Warning], filename: str,
 
 def main() -> None:
     """Entry point of the console script. With --json a call that cannot be parsed gives a JSON object too."""
+    sys.stdout, sys.stderr = (one or io.StringIO() for one in (sys.stdout, sys.stderr))  # closed by the caller
     warnings.showwarning = _say_warning
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # libraries do not report on their own work
-    logging.getLogger("timm").setLevel(logging.ERROR)
+    for name in ("timm", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         app()
     except SystemExit as ended:

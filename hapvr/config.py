@@ -116,7 +116,7 @@ class WatchConfig(Settings):
 class RetentionConfig(Settings):
     """How long runs are kept. For ever: those of registered versions, the current model, and what an asset was made by last."""
 
-    run_days: float | None = Field(default=180.0, ge=1)
+    run_days: float | None = Field(default=180.0, ge=1, le=36_500)
     """runs of Dagster and trainings without a registered version are removed so long after their end, with logs, artifacts and
     folders; null: they are kept"""
 

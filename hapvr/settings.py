@@ -13,7 +13,7 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 class Settings(BaseModel):
     """Base of all settings: immutable, and an unknown key is an error rather than a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

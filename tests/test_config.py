@@ -41,7 +41,10 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),
         ({"train": {"network": {"family": "tca"}, "num_processes": 2}}, "family tca trains in one process"),
         ({"teacher": {"options": {"depth": 10**6}}}, "teacher.options: depth: 1000000 is not between -128 and 128"),
-        ({"teacher": {"options": {"mlp_ratio": float("nan")}}}, "mlp_ratio: nan is not between -4096 and 4096"),
+        (
+            {"teacher": {"options": {"mlp_ratio": float("nan")}}},
+            "teacher.options.mlp_ratio.float: Input should be a finite number",
+        ),
         (
             {"automation": {"retrain_cron": "99 * * * *"}},
             "automation.retrain_cron: wanted numbers or * for minute, hour",
@@ -49,6 +52,8 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ({"automation": {"retrain_cron": "*/0 * * * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
+        ({"sampling": {"timeout_s": float("inf")}}, "sampling.timeout_s: Input should be a finite number"),
+        ({"retention": {"run_days": 10**6}}, "retention.run_days: Input should be less than or equal to 36500"),
         ({"automation": {"timezone": "../etc"}}, "automation.timezone: not a time zone of this machine"),
     ],
 )

@@ -62,6 +62,9 @@ def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path, mon
     for name in ("l[1].csv", "l*.csv", "l?.csv"):
         (tmp_path / name).write_text(f"url\n{name}\n")
         assert read_user_table(tmp_path / name)["url"].to_list() == [name]
+    far = {"date": pa.array([2**31 - 1], pa.date32()), "moments": pa.array([[2**62]], pa.list_(pa.timestamp("us")))}
+    pq.write_table(pa.table({"url": ["a"], **far}), tmp_path / "years.parquet")
+    assert read_user_table(tmp_path / "years.parquet").rows() == [("a",)]  # Python has no such years
     (tmp_path / "twice.csv").write_text("url,video_id,url\na,b,c\n")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)

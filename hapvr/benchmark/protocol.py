@@ -66,9 +66,7 @@ class EvaluationResult:
     def to_json(self) -> dict[str, object]:
         """Plain values for JSON: benchmark, policy, metrics, intervals, availability, tasks."""
         return {
-            "benchmark": self.benchmark,
-            "policy": self.policy,
-            "metrics": self.metrics,
+            **{"benchmark": self.benchmark, "policy": self.policy, "metrics": self.metrics},
             "intervals": {task.task: list(task.interval) for task in self.tasks if task.interval is not None},
             "availability": self.availability,
             "tasks": {task.task: asdict(task) for task in self.tasks},

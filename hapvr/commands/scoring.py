@@ -107,14 +107,14 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
-    from hapvr.video.sources import VIDEO_SUFFIXES
+    from hapvr.video.sources import VIDEO_SUFFIXES, files_below
 
     found: list[str] = []
     for name in names:
         path, inside = Path(name), [name]
         try:
             if "://" not in name and os.path.isdir(name):  # "" is no folder, while Path("") is the current one
-                inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES)
+                inside = sorted(str(file) for file in files_below(path) if file.suffix.lower() in VIDEO_SUFFIXES)
             elif "://" not in name and os.stat(name) and path.suffix.lower() == ".txt":
                 require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())

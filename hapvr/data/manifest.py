@@ -109,11 +109,6 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
     return frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
 
 
-def forget_names(root: DataRoot, names: Iterable[str]) -> None:
-    """Add the ids and places of videos to those that are not listed again."""
-    root.write_json(FORGOTTEN, {"names": sorted({*forgotten_digests(root), *map(name_digest, names)})})
-
-
 def name_digest(name: str) -> str:
     return hashlib.sha256(f"forgotten {name}".encode()).hexdigest()
 

@@ -87,9 +87,8 @@ def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
 def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
     """The clips of one split, in the order of their incidents.
 
-    To train, three cameras, each on another time span: footage of one incident, never of one moment. Else two queries
-    (camera 1 in span 1, camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other incidents in
-    places furnished like this one.
+    To train, three cameras, each on another time span: footage of one incident, never of one moment. Else two queries (camera 1 in span 1,
+    camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other incidents in places furnished like this one.
     """
     clips: list[Clip] = []
     light, strong = cycle(LIGHT_EDITS), cycle(STRONG_EDITS)

@@ -308,15 +308,8 @@ def _ranks(scores: Tensor, taking_part: Tensor) -> Tensor:
 
 
 RANKING_LOSSES: Mapping[LossName, Callable[..., Tensor]] = {
-    "mae": mean_absolute_error,
-    "mse": mean_squared_error,
-    "contrastive": contrastive,
-    "triplet": triplet,
-    "circle": circle,
-    "fast_ap": fast_ap,
-    "dir": quantized_ap,
-    "blackbox_ap": blackbox_ap,
-    "smooth_ap": smooth_ap,
+    **{"mae": mean_absolute_error, "mse": mean_squared_error, "contrastive": contrastive, "triplet": triplet},
+    **{"circle": circle, "fast_ap": fast_ap, "dir": quantized_ap, "blackbox_ap": blackbox_ap, "smooth_ap": smooth_ap},
     "quadlinear_ap": quadlinear_ap,
 }
 """The rows of HAP-VR Table 2."""

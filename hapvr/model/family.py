@@ -100,8 +100,7 @@ class VideoNetwork(nn.Module, ABC):
 
 
 class FrameVectorNetwork(VideoNetwork):
-    """A family of one vector of D values per frame, which are compared by their cosines, 0 for vectors of 0: embeddings
-    are [T, 1, D]."""
+    """A family of one vector of D values per frame, which are compared by their cosines, 0 for vectors of 0: embeddings are [T, 1, D]."""
 
     def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
         video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T

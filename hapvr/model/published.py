@@ -157,7 +157,7 @@ def import_released(
         told = (("attention.context_vector.weight", 1), ("binarization.projection", 0))
         sizes = [weights[name].shape[axis] for name, axis in told if name in weights]
         sizes += [state[name].shape[-1] for name in (f"{PCA}components",) if name in state]
-        if not sizes and dims is None:
+        if 0 in (sizes or [dims or 0]):
             raise ArgumentError("no tensor tells the dimensions of a region; give dims, e.g. dims=512")
         settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
         extras_dims = weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0

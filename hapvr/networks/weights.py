@@ -64,8 +64,7 @@ class FrozenNetwork:
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
     """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
 
-    Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be
-    had or do not fill the network.
+    Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be had or do not fill the network.
     """
     weights, architecture, state = config.weights, config.architecture, None
     if weights.source == "packaged":

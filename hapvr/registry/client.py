@@ -92,8 +92,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
 def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for.
 
-    Raises ArgumentError for another kind of name, DataError if there is no such version, and RegistryError where the registry
-    does not say.
+    Raises ArgumentError for another kind of name, DataError if there is no such version, and RegistryError where the registry does not say.
     """
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:

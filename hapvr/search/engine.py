@@ -95,9 +95,8 @@ class ScoredCandidate:
 
 @dataclass(kw_only=True, eq=False)
 class SearchEngine:
-    """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour.
-    candidates: videos that the network compares with a query. evidence: None where none was fitted.
-    recent: parts of videos that were compared last.
+    """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour. candidates: videos
+    that the network compares with a query. evidence: None where none was fitted. recent: parts of videos that were compared last.
 
     Any thread may call it.
     """

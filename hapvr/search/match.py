@@ -106,13 +106,12 @@ def printable(text: str) -> str:
 class Match:
     """A video of the collection that may show footage of the query.
 
-    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference. probability:
-    of a match, by all that the search knows, in [0, 1], for the prior of the answer; None from a model without evidence.
-    segments: the longest and surest first. query_covered, reference_covered: parts of both that segments cover, in [0, 1];
-    None where no segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by, marked_since:
-    who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query and video have the same bytes.
-    inner_picture: whether a part of the query's picture matches rather than the whole, see `hapvr.scorer.inner_pictures`.
-    offline: whether the video's file is not where it was, as while its drive is away.
+    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference. probability: of a match, by
+    all that the search knows, in [0, 1], for the prior of the answer; None from a model without evidence. segments: the longest and surest
+    first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where no segments were looked for. mark:
+    "match" where somebody marked the pair, else ""; marked_by, marked_since: who and when (ISO 8601, UTC). verdict: see `verdict_of`.
+    same_file: whether query and video have the same bytes. inner_picture: whether a part of the query's picture matches rather than the
+    whole, see `hapvr.scorer.inner_pictures`. offline: whether the video's file is not where it was, as while its drive is away.
     """
 
     query: str
@@ -226,14 +225,8 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
         if answer.error:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
-            pair = vars(match) | {
-                "query_id": match.query,
-                "ref_id": match.reference,
-                "ref_covered": match.reference_covered,
-                "score": match.similarity,
-                "model": answer.model,
-                "error": "",
-            }
+            pair = vars(match) | {"query_id": match.query, "ref_id": match.reference, "score": match.similarity}
+            pair |= {"ref_covered": match.reference_covered, "model": answer.model, "error": ""}
             rows += [
                 pair
                 | {

@@ -161,13 +161,8 @@ def _weighted(
     least = np.full(len(times), np.inf)
     np.minimum.at(least, frame, similarity)
     least[np.bincount(frame, minlength=len(times)) < num_hits] = 0
-    table = {
-        "query_frame": frame,
-        "time": times[frame],
-        "video": coded.indices.to_numpy(),
-        "second": hits["second"].to_numpy().astype(np.float64),
-        "weight": (similarity - least[frame]).clip(0),
-    }
+    table = {"query_frame": frame, "time": times[frame], "video": coded.indices.to_numpy()}
+    table |= {"second": hits["second"].to_numpy().astype(np.float64), "weight": (similarity - least[frame]).clip(0)}
     table = _take(table, table["weight"] > MIN_VOTE)
     by_video = _strongest(table, 1, "query_frame", "video")
     most = np.full(len(times), MIN_VOTE)

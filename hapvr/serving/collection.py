@@ -99,12 +99,12 @@ class Collection:
         self._looked_s = -float("inf")
         self._verified: set[str] = set()
 
-    def current(self, *, wait: bool = True) -> OpenIndex:
+    def current(self, *, wait: bool = True, look: bool = False) -> OpenIndex:
         """The index. Raises DataError where there is none yet, or none that can be read. While a changed index is being
-        opened, others go on with the one before. wait: for the first one to be opened."""
+        opened, others go on with the one before. wait: for the first one to be opened; look: whether it was changed just now."""
         if self._opening.acquire(blocking=wait and self.opened is None):
             try:
-                if time.monotonic() - self._looked_s >= REFRESH_S:
+                if look or time.monotonic() - self._looked_s >= REFRESH_S:
                     self._look()
             finally:
                 self._opening.release()

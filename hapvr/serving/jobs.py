@@ -39,7 +39,7 @@ KEPT_BYTES = 512 * 2**20
 
 @dataclass(eq=False)
 class Job:
-    """One search. query: once it was read. running: since its turn has come."""
+    """One search. query: once it was read. running: since its turn has come. address: of who asks."""
 
     name: str
     options: SearchOptions
@@ -47,6 +47,7 @@ class Job:
     task: asyncio.Task[SearchAnswer] = field(init=False)
     deadline: Deadline = field(default_factory=lambda: Deadline(None))
     running: bool = False
+    address: str = ""
     query: Query | None = None
 
     @property
@@ -80,12 +81,13 @@ class SearchJobs:
 
     def __init__(self) -> None:
         self.busy = 0
-        self._turn = asyncio.Semaphore(SEARCHES_AT_ONCE)
+        self._changed = asyncio.Condition()
+        self._running: Counter[str] = Counter()
         self._jobs: dict[str, Job] = {}
         self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def place(self, address: str) -> Iterator[None]:
+    def place(self, address: str) -> Iterator[str]:
         """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half of them by this address."""
         own, places = self._taken[address], SEARCHES_AT_ONCE + MAX_WAITING
         if self.busy >= places or own >= places / 2:
@@ -94,24 +96,38 @@ class SearchJobs:
         self._taken[address] += 1
         self.busy += 1
         try:
-            yield
+            yield address
         finally:
             self.busy -= 1
             self._taken -= Counter({address: 1})  # one that has none left goes
+
+    def _free(self, address: str) -> bool:
+        """Whether a search of this address may run: not a second one while those of others wait."""
+        running, own = self._running.total(), self._running[address]
+        others = self.busy - self._taken[address] > running - own
+        return running < SEARCHES_AT_ONCE and not (own and others)
 
     def start(self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]) -> None:
         """Run a search when its turn comes. release: called once, at its end."""
 
         async def run() -> SearchAnswer:
-            async with self._turn:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._free(job.address))
+                self._running[job.address] += 1
+            try:
                 job.deadline, job.running = Deadline(SEARCH_TIMEOUT_S), True
                 return await asyncio.to_thread(work, job)
+            finally:
+                self._running -= Counter({job.address: 1})
+                async with self._changed:
+                    self._changed.notify_all()
 
         job.task = asyncio.create_task(run())
         job.task.add_done_callback(lambda _: release())
         self._jobs[job.id] = job
         room = KEPT_BYTES  # for the queries of those that have ended
         ended = [job for job in self._jobs.values() if job.task.done()]
+        ended.sort(key=lambda job: job.error is None)  # those that failed go first: a flood of them removes no answer
         for number, old in enumerate(reversed(ended)):
             room -= 0 if old.query is None else old.query.features.num_bytes
             if number >= KEPT_JOBS or room < 0:

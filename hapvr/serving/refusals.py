@@ -17,21 +17,13 @@ from starlette.responses import JSONResponse
 from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
 from hapvr.settings import explain
 
-STATUS_OF_REASON = {
-    "not_allowed": 403,
-    "missing_file": 404,
-    "unknown_id": 404,
-    "too_large": 413,
-    "canceled": 409,
-    "replaced": 410,
-    "timeout": 504,
-}
+STATUS_OF_REASON = {"not_allowed": 403, "missing_file": 404, "unknown_id": 404, "canceled": 409, "replaced": 410}
+STATUS_OF_REASON |= {"too_large": 413, "timeout": 504}
 """Other reasons mean that a query cannot be used: 422."""
 
 _LOG = logging.getLogger(__name__)
 # Two folders or more: `/jobs` or `and/or` are not paths.
-_QUOTED = re.compile(r"(['\"`])(?:file://)?/[^'\"`]*/([^/'\"`]*)\1")
-_PATH = re.compile(r"(?<![\w.:/])(?:file://)?(?:/[^\s/:'\"`,;]+)+/([^\s/:'\"`,;]+)")
+_PATH = re.compile(r"(?<![\w.:/])(?:file://)?(?:/[^/:'\"`,;()]+)+/([^\s/:'\"`,;]+)")
 
 
 class Refusal(HTTPException):
@@ -51,7 +43,7 @@ class Problem(BaseModel):
 
 def without_paths(text: str) -> str:
     """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot be printed is escaped."""
-    text = _QUOTED.sub(r"\1\2\1", " ".join(text.encode(errors="backslashreplace").decode().split()))
+    text = " ".join(text.encode(errors="backslashreplace").decode().split())
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     return _PATH.sub(r"\1", text)[:1000]
 

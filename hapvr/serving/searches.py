@@ -109,13 +109,13 @@ async def search(
         if is_json(request.headers):
             named = NamedSearch.model_validate_json(await request.body())
             job, read = Job(named.query, named.options()), partial(_read_named, service, named)
-            held.enter_context(place)
+            job.address = held.enter_context(place)
         else:
             job = Job(shown_name(sent.name), sent.options())
             suffix = re.search(r"\.[A-Za-z0-9]{1,8}$", job.name)
             path = service.uploads / (secrets.token_hex(8) + (suffix[0] if suffix else ""))
             read = partial(_read_upload, service, path)
-            held.enter_context(place)
+            job.address = held.enter_context(place)
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
@@ -129,7 +129,7 @@ async def search(
                     said = tuple(map(without_paths, found.warnings))
                     return replace(found, warnings=said, model=shown_model(found.model))
                 except DataError:
-                    before, index = index, service.collection.current()
+                    before, index = index, service.collection.current(look=True)
                     if index is before:
                         raise
                     # else it was replaced, and removed, meanwhile

@@ -21,7 +21,7 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.serving import pairs, refusals, searches, videos
 from hapvr.serving.guard import Guard, is_loopback
-from hapvr.serving.service import Service, caller_of
+from hapvr.serving.service import Service, caller_of, request_of_address
 from hapvr.serving.uploads import bounded_body, upload_folder
 from hapvr.steps.project import Project
 
@@ -113,7 +113,7 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     app.state.service = service
     app.include_router(videos.probes)
     for one in (searches, videos, pairs):
-        app.include_router(one.router, dependencies=[Depends(caller_of)])
+        app.include_router(one.router, dependencies=[Depends(request_of_address), Depends(caller_of)])
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)

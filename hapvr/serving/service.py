@@ -8,6 +8,8 @@ import hmac
 import os
 import re
 import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.scorer.access import access_from_environment, limits_from_environment
+from hapvr.search.collection import current_index
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.jobs import DuplicateJob, SearchJobs
@@ -32,6 +35,7 @@ Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
+MAX_ANSWERING = 128
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
 _BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
@@ -59,6 +63,7 @@ class Service:
         # lets browsers load pictures and videos, until the service ends
         self.ticket = "" if token_file is None else secrets.token_hex()
         self.metrics = Metrics(self.jobs, self.collection)
+        self.answering: Counter[str] = Counter()
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
         # for what reads frames and compares pairs: few at once, so that other requests find free threads
         self.reading = anyio.CapacityLimiter(4)
@@ -73,12 +78,24 @@ async def service_of(request: Request) -> Service:
 ServiceOf = Annotated[Service, Depends(service_of)]
 
 
+async def request_of_address(request: Request, service: ServiceOf) -> AsyncIterator[None]:
+    """Raises Refusal `busy` where too many of one address are being answered: others would find no place."""
+    address = request.client.host if request.client else ""
+    if service.answering[address] >= MAX_ANSWERING:
+        raise Refusal(503, "busy", f"request: {MAX_ANSWERING} of yours are being answered; wait for them")
+    service.answering[address] += 1
+    try:
+        yield
+    finally:
+        service.answering -= Counter({address: 1})
+
+
 def index_of(service: ServiceOf) -> OpenIndex:
     """The index of this moment. Raises DataError where there is none."""
     return service.collection.current()
 
 
-async def place_of(request: Request, service: ServiceOf) -> AbstractContextManager[None]:
+async def place_of(request: Request, service: ServiceOf) -> AbstractContextManager[str]:
     """A place among the searches for the sender of a request, see `SearchJobs.place`."""
     return service.jobs.place(request.client.host if request.client else "")
 
@@ -133,13 +150,15 @@ async def caller_of(
     return found
 
 
-async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
-    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
+def marker_of(caller: Annotated[Caller, Depends(caller_of)], service: ServiceOf) -> Caller:
+    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read, and DataError
+    while the data root is away, as with its drive: what is written then would be lost."""
     if not caller.may_mark:
         raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")
+    current_index(service.project.root)
     return caller
 
 
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
-PlaceOf = Annotated[AbstractContextManager[None], Depends(place_of)]
+PlaceOf = Annotated[AbstractContextManager[str], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]

@@ -16,12 +16,8 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.serving.refusals import Refusal, shown_model, without_paths
 from hapvr.serving.service import Count, IndexOf, Name, Offset, ServiceOf
 
-MEDIA_TYPES = {
-    **dict.fromkeys((".mp4", ".m4v", ".mov"), "video/mp4"),
-    ".webm": "video/webm",
-    ".mkv": "video/x-matroska",
-    ".ogv": "video/ogg",
-}
+MEDIA_TYPES = dict.fromkeys((".mp4", ".m4v", ".mov"), "video/mp4")
+MEDIA_TYPES |= {".webm": "video/webm", ".mkv": "video/x-matroska", ".ogv": "video/ogg"}
 """Media types by suffix; browsers play others no better if they are told more."""
 
 router = APIRouter()

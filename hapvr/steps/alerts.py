@@ -185,9 +185,8 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 
 
 def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
-    """Why the message was not taken, without the address, which may hold a token; empty if it was. The whole exchange has
-    TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue` forever, is given up. It follows no redirect and uses no
-    proxy."""
+    """Why the message was not taken, without the address, which may hold a token; empty if it was. The whole exchange has TIMEOUT_S: what
+    comes byte by byte, or is put off by `100 Continue` forever, is given up. It follows no redirect and uses no proxy."""
     parts, ended = urlsplit(webhook.url), list[str]()
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)

@@ -108,7 +108,8 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         root.write_json(JOURNAL, asdict(journal))
         gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
         values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
-        manifest.forget_names(root, [name for one in videos if one.kept_out for name in (one.video_id, one.uri)])
+        names = {manifest.name_digest(name) for one in videos if one.kept_out for name in (one.video_id, one.uri)}
+        root.write_json(manifest.FORGOTTEN, {"names": sorted(names | manifest.forgotten_digests(root))})
         with root.lock(MANIFEST_STAGE):
             for key in keys:
                 rows = manifest.read_manifest_shard(root, key)

@@ -112,9 +112,8 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
 class IndexUpdate:
     """What an update did.
 
-    serving: the index that answers searches now. passed: whether the index that was brought up to date is that one; if not,
-    its recall was too low. shards: `added`, `replaced`, `removed` and, as their features are unfinished, `awaited`. done:
-    whether anything changed.
+    serving: the index that answers searches now. passed: whether the index that was brought up to date is that one; if not, its recall was
+    too low. shards: `added`, `replaced`, `removed` and, as their features are unfinished, `awaited`. done: whether anything changed.
     """
 
     serving: CurrentIndex | None
@@ -130,9 +129,8 @@ def update_index(
 ) -> IndexUpdate:
     """Bring the index of this model up to date with all features, check it, and let it answer if it passes.
 
-    Shards that the index has are left alone, so a killed update goes on where it stopped. rebuild: build another index from
-    the first shard on; the present one answers until then. Raises DataError where there are no features, or features
-    that do not go with the model.
+    Shards that the index has are left alone, so a killed update goes on where it stopped. rebuild: build another index from the first shard
+    on; the present one answers until then. Raises DataError where there are no features, or features that do not go with the model.
     """
     root, settings = project.root, project.config.search.index
     with root.lock(collection.FOLDER):

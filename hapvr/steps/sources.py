@@ -152,14 +152,13 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
 
 
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
-    """What clips of a source show, by path below its folder; clips that nobody named are left out."""
-    return read_scenes(project.path(source.scenes)) if isinstance(source, OwnVideosSource) and source.scenes else {}
-
-
-def read_scenes(path: Path) -> dict[str, str]:
-    """Path of a clip to its scene, from a CSV file with the columns `file` and `scene`. Raises DataError naming the file."""
+    """What clips of a source show, by path below its folder, from a CSV file with the columns `file` and `scene`; clips that
+    nobody named are left out. Raises DataError naming the file."""
     import polars as pl
 
+    if not isinstance(source, OwnVideosSource) or source.scenes is None:
+        return {}
+    path = project.path(source.scenes)
     try:
         table = read_user_table(path).select("file", "scene")
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:

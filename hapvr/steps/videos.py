@@ -38,9 +38,8 @@ def make_videos(
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
 
-    status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but
-    with retry_failed its failed videos are tried again; rows that are not tried stay as they are, also those of usable
-    videos whose drive is away.
+    status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but with retry_failed
+    its failed videos are tried again; rows that are not tried stay as they are, also those of usable videos whose drive is away.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)

@@ -30,7 +30,7 @@ from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.video.decode import is_picture
-from hapvr.video.sources import VIDEO_SUFFIXES, text_of_path
+from hapvr.video.sources import VIDEO_SUFFIXES, files_below, text_of_path
 
 STAGE = "watch_matches"
 LISTS = "watch/lists"
@@ -97,19 +97,20 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there."""
-    found = []
+    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there or has none."""
+    queries = []
     for one in watch_lists(project):
         path = project.path(Path(one.path))
         try:
             if path.is_dir():
-                files = sorted(
-                    file for file in path.rglob("*") if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)
-                )
+                found = sorted(files_below(path))
+                files = [file for file in found if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)]
             else:
                 require_regular(path)
-                lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+                lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
                 files = [path.parent / line for line in lines if line and not line.startswith("#")]
+            if not files:  # as of a drive that is away
+                raise ValueError("it has no video and no picture")
         except (OSError, ValueError) as error:
             said = f"{path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
             raise ConfigError(f"watch.lists: {one.name}: {said}") from error
@@ -117,8 +118,8 @@ def watch_queries(project: Project) -> list[WatchQuery]:
             sha256 = ""
             with suppress(OSError, ValueError):  # the search says why it cannot be read
                 sha256 = file_sha256(file)
-            found.append(WatchQuery(one, file, sha256))
-    return found
+            queries.append(WatchQuery(one, file, sha256))
+    return queries
 
 
 def make_watch_matches(

@@ -75,9 +75,8 @@ class SuppressionTraining(nn.Module):
     def _with_distractors(
         self, rows: Tensor, regions: Tensor, pooled: Tensor, magnitude: Tensor, labels: Tensor, batch_number: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label of each frame. The number n of
-        frames is uniform between `injected_rates` of T, rounded down, both included; their block stands before frame p, uniform in
-        0 to T - n."""
+        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label of each frame. The number n of frames is
+        uniform between `injected_rates` of T, rounded down, both included; their block stands before frame p, uniform in 0 to T - n."""
         settings, num_frames = self.network.settings, regions.shape[1]
         parts = (self._seed, "injection", batch_number, 0)
         rng, (fewest, most) = numpy_rng(*parts), (int(rate * num_frames) for rate in sorted(settings.injected_rates))
@@ -158,11 +157,10 @@ def frame_loss(positive: Tensor, negative: Tensor) -> Tensor:
 def saliency_labels(refined: Tensor, *, num_frames: int, rule: Literal["clipped", "plain"] = "clipped") -> Tensor:
     """Labels 1 (salient) and 0 of the anchor's frames.
 
-    refined: raw frame similarities [A, t, t'] of anchor and positive after the comparator. A row is salient if its
-    largest similarity exceeds a threshold. rule `clipped`: the mean over rows of the largest ones clipped to [-1, 1], and
-    the best row is salient in any case (release); `plain`: the mean of the raw ones (paper). num_frames: T of the anchor;
-    row k stands for the frames that nearest-neighbour stretching gives it, where an anchor of fewer than four frames
-    counts as often as the comparator saw it. Returns float [A, T].
+    refined: raw frame similarities [A, t, t'] of anchor and positive after the comparator. A row is salient if its largest similarity
+    exceeds a threshold. rule `clipped`: the mean over rows of the largest ones clipped to [-1, 1], and the best row is salient in any case
+    (release); `plain`: the mean of the raw ones (paper). num_frames: T of the anchor; row k stands for the frames that nearest-neighbour
+    stretching gives it, where an anchor of fewer than four frames counts as often as the comparator saw it. Returns float [A, T].
     """
     best = refined.amax(-1)
     if rule == "clipped":

@@ -34,25 +34,28 @@ class ManifestEntry:
     uri: str
 
 
+def files_below(root: Path) -> list[Path]:
+    """All but hidden files and folders, and links to folders. Raises DataError for a folder that is missing or cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        said = f"{error.filename} cannot be listed ({error.strerror})"
+        raise DataError(f"{said}; name a folder of videos that you may read") from error
+
+    found = list[Path]()
+    for folder, folders, names in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    return found
+
+
 def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row.
 
-    Hidden files and folders are left out, and so are links to folders and to files outside of the root. Raises DataError
-    if a folder is missing or cannot be read, or if there is no video.
+    Links to files outside of it are left out. Raises DataError as `files_below` does, and where there is no video.
     """
-
-    def refuse(error: OSError) -> None:
-        raise DataError(
-            f"source {source}: {error.filename} cannot be listed ({error.strerror}); set the source's path to a folder of videos "
-            "that you may read"
-        ) from error
-
-    top, found = root.resolve(), list[Path]()
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(folder, name) for name in names if not name.startswith(".")]
-        # unlike Path.resolve, realpath takes links that point at each other in a circle
-        found += [one for one in paths if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
+    top, found = root.resolve(), files_below(root)
+    # unlike Path.resolve, realpath takes links that point at each other in a circle
+    found = [one for one in found if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"

@@ -179,10 +179,13 @@ def test_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
-    """The console script prints an object to standard output where --json stands in the call."""
+    """The console script prints an object to standard output where --json stands in the call, also where its caller closed
+    standard error."""
     command = [sys.executable, "-c", "from hapvr.cli import main; main()", "models", "list", "--nmae", "x", "--json"]
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert json.loads(done.stdout) == {"error": "this call is not understood; standard error says why", "exit_code": 2}
     assert "--nmae" in done.stderr
+    again = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *command], capture_output=True, env=environment, check=False)
+    assert (again.returncode, json.loads(again.stdout)) == (2, json.loads(done.stdout))

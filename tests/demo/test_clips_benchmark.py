@@ -18,7 +18,8 @@ from hapvr.demo.clips_benchmark import (
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
-from hapvr.steps.sources import read_scenes
+from hapvr.steps.project import Project
+from hapvr.steps.sources import source_scenes
 from hapvr.video.decode import probe_video
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
@@ -108,7 +109,9 @@ def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> 
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
 
 
-def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_path: Path) -> None:
+def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(
+    clips: Path, small_project: Project, tmp_path: Path
+) -> None:
     """Four clips are enough: two to train, and one query each with borrowed distractors; three are refused."""
     for index in (4, 5):
         (clips / f"clip {index}.mp4").unlink()
@@ -125,7 +128,7 @@ def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(clips: Path, tmp_pa
     (tmp_path / "scenes.csv").write_text("a,b\n1,2\n")
     for name in ("scenes.csv", "missing.csv"):
         with pytest.raises(DataError, match=f"{name} cannot be read as scenes .*columns file"):
-            read_scenes(tmp_path / name)
+            source_scenes(small_project, own(clips, scenes=tmp_path / name))
 
 
 @given(

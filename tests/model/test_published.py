@@ -200,6 +200,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         "do not fit: .*visil_head.conv1.weight": {**good, "visil_head.conv1.weight": torch.ones(32, 1, 3, 3)},
         "binary_bits: got 8 with attention: true": {**good, "binarization.W": torch.ones(DIMS, 8)},
         "holds no state dict": {"epoch": 3},
+        "no tensor tells the dimensions": {"attention.context_vector.weight": torch.ones(1, 0)},
     }
     for message, state in damaged.items():
         torch.save(state, file)

@@ -1,7 +1,9 @@
 """Clients that send too much, stop half way, or all ask at once: others are answered, nothing is left behind."""
 
+import asyncio
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.errors import VideoError
+from hapvr.search.match import SearchAnswer
+from hapvr.serving.jobs import KEPT_JOBS, Job, SearchJobs
+from hapvr.serving.refusals import without_paths
 from hapvr.serving.server import MAX_CONNECTIONS
 from hapvr.serving.uploads import LOCK, PREFIX, upload_folder
+from hapvr.steps.searcher import SearchOptions
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -194,6 +201,63 @@ def test_silent_connections_lock_nobody_out(client: Client) -> None:
             connection.sendall((b"", head[:50], head.replace(b"octet-stream", b"x") + b"x")[number % 3])
         for _ in range(3):
             assert client.get("/health").status == 200
+
+
+def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than the service keeps, for a search whose turn does not come."""
+    monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
+    monkeypatch.setattr("hapvr.serving.jobs.SEARCHES_AT_ONCE", 0)
+    job = client.ask("POST", "/search", body={"id": "in/long.mp4"}).json["job"]
+    request = f"GET /jobs/{job}?wait_s=20 HTTP/1.1\r\nhost: 127.0.0.1:{client.port}\r\n\r\n".encode()
+    with ExitStack() as held:
+        for _ in range(2 * MAX_CONNECTIONS + 20):
+            connection = held.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=60))
+            connection.sendall(request)
+        for place in ("/health", "/videos", f"/jobs/{job}"):
+            assert client.ask("GET", place, sender="127.0.0.2").status == 200
+    assert client.ask("DELETE", f"/jobs/{job}", sender="127.0.0.2").status == 200
+    assert soon(lambda: not client.service.answering.total())
+
+
+def test_nobody_takes_the_turns_of_others_or_removes_their_answers() -> None:
+    """Of four searches of one address only one runs while another's waits; many that fail leave the answers of others."""
+    go, order = threading.Event(), list[str]()
+
+    def work(job: Job) -> SearchAnswer:
+        order.append(job.name)
+        if job.name in "abcd":
+            go.wait(30)
+        if job.name == "wrong":
+            raise VideoError("no_frames", "it has none")
+        return SearchAnswer(query=job.name)
+
+    async def ask() -> None:
+        jobs = SearchJobs()
+
+        def start(name: str, address: str) -> Job:
+            held = ExitStack()
+            job = Job(name, SearchOptions(), address=held.enter_context(jobs.place(address)))
+            jobs.start(job, work, release=held.close)
+            return job
+
+        asked = [start(name, "a") for name in "abcd"]
+        await asyncio.sleep(0.2)
+        asked.append(start("other", "b"))
+        await asyncio.sleep(0.2)
+        go.set()
+        await asyncio.gather(*(job.task for job in asked))
+        assert (set(order[:2]), order[2]) == ({"a", "b"}, "other")
+        for _ in range(KEPT_JOBS + 5):
+            await asyncio.wait([start("wrong", "c").task])
+        assert all(jobs.get(job.id) is job for job in asked)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("place", ["/data/sp ace/My Col/root", "/data/root"])
+def test_no_folder_of_this_machine_is_told(place: str) -> None:
+    said = without_paths(f"search: '{place}/a b.mp4' and {place}/index.json (see {place}/x) are damaged; run it again")
+    assert said == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
 
 
 def test_a_search_has_a_deadline(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What those who run the service look at: metrics, the interface, and a reload under load."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -9,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hapvr.search.collection import current_index
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from tests.serving.served import Answer, Client, serving
@@ -94,6 +97,18 @@ def test_the_interface_is_the_one_that_was_reviewed(client: Client) -> None:
     assert found == json.loads(INTERFACE.read_text(encoding="utf-8"))
     for methods in document["paths"].values():
         assert all(told["summary"] and told["description"] for told in methods.values())
+
+
+def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(collection: Path, tmp_path: Path) -> None:
+    """Also while the service takes its index for unchanged."""
+    project = copied(collection, tmp_path)
+    with serving(project) as client, pytest.MonkeyPatch.context() as patch:
+        assert client.search(id=SHORT).status == 200
+        patch.setattr("hapvr.serving.collection.REFRESH_S", 3600.0)
+        before = current_index(project.root).place
+        update_index(project, search_model(project, str(collection / "bundle-0")), rebuild=True)
+        shutil.rmtree(project.root.local_path(before), ignore_errors=True)
+        assert client.search(id=SHORT).status == 200
 
 
 def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: Path) -> None:

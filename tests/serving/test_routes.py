@@ -221,6 +221,19 @@ def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
         assert client.get("/pairs/matrix", query=SHORT, reference=COPY).json["mark"] == (mark or "")
 
 
+def test_what_people_say_is_refused_while_the_data_root_is_away(collection: Path, tmp_path: Path) -> None:
+    """As with its drive: it would be lost."""
+    project = copied(collection, tmp_path)
+    place = Path(project.root.url)
+    with serving(project) as client:
+        asked = {"query": SHORT, "reference": COPY, "mark": "match"}
+        assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
+        away = place.rename(tmp_path / "away")
+        assert (client.ask("PATCH", "/pairs", body=asked).status, place.exists()) == (503, False)
+        away.rename(place)
+        assert client.ask("PATCH", "/pairs", body=asked).status == 200
+
+
 def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: Path) -> None:
     """As numbers and as a picture, for an id and for an upload: bright where the same pictures are."""
     found = client.get("/pairs/matrix", query=PART, reference="in/long.mp4").json

@@ -117,5 +117,8 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
 
 
 def test_a_list_that_is_not_there_is_named(watched: Project) -> None:
-    with pytest.raises(ConfigError, match=r"watch\.lists: gone: .* cannot be read"):
-        compare(lists(watched, {"name": "gone", "path": "not/there"}))
+    """Nor is one that has nothing, as where its drive was: it would look as if nothing had been found."""
+    (watched.folder / "empty").mkdir()
+    for path in ("not/there", "empty"):
+        with pytest.raises(ConfigError, match=rf"watch\.lists: gone: .*{path} cannot be read"):
+            compare(lists(watched, {"name": "gone", "path": path}))
