@@ -70,7 +70,7 @@ def health(project: Project) -> Health:
     from hapvr.steps.training import MODELS
     from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
 
-    root, run, failure, failed_s = project.root, "", "", 0.0
+    root, run, failure, failed_s, ticked = project.root, "", "", 0.0, project.root.exists(TICK_PLACE)
     # of the training that was begun last
     runs = list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []
     if runs and (file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)).is_file():
@@ -80,7 +80,7 @@ def health(project: Project) -> Health:
         files=lost_files(project),
         champion=_champion(project),
         index=serving_index(root),
-        tick_s=float(root.read_json(TICK_PLACE)["time_s"]) if root.exists(TICK_PLACE) else None,
+        tick_s=root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it").get("time_s") if ticked else None,
         waiting=AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0,
         failure=failure and f"{run} failed: {failure}",
         free_bytes=shutil.disk_usage(root.local).free if root.local is not None and root.local.exists() else None,

@@ -49,12 +49,14 @@ def is_lost(process: str) -> bool:
     """Whether a process noted by `process_tag` was on this machine and has ended."""
     host, _, rest = process.rpartition("@")
     pid, _, created = rest.partition(":")
-    if host != socket.gethostname() or not pid.isdigit():
+    if host != socket.gethostname() or not pid.isdecimal():
         return False
     try:
         return abs(started_s(psutil.Process(int(pid))) - float(created)) > 2
     except psutil.NoSuchProcess:
         return True
+    except ValueError:  # another's tag
+        return False
 
 
 def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensorDefinition:
@@ -86,7 +88,7 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """What the first failed step of a run said, or its innermost error; where no step failed, what Dagster said."""
+    """What the first failed step of a run said; where no step failed, what Dagster said."""
     failures = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
     said = "the run ended before its first step"
     for event in (entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=failures)):
@@ -96,9 +98,7 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             return failure.user_failure_data.description
-        error = failure.error
-        while error is not None and error.cause is not None:
-            error = error.cause
+        error = failure.error and (failure.error.cause or failure.error)  # Dagster's own is around ours
         return error.message.strip() if error is not None else "no error was recorded"
     return said
 
@@ -114,7 +114,7 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
     from hapvr.steps.alerts import deliver_alerts, tell
 
     opened = project.open()
-    if opened.config.watch.webhook is not None and time.time() - float(context.cursor or 0) > LOOK_S:
+    if opened.config.watch.webhook is not None and abs(time.time() - float(context.cursor or 0)) > LOOK_S:
         tell(opened, *health(opened).concerns)
         context.update_cursor(str(time.time()))
     delivery = deliver_alerts(opened, limit_s=DELIVER_S)

@@ -24,6 +24,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.settings import first_line
 
+MAX_UNPACKED_BYTES = 1 << 30
 VVS_PARTS = {"tsm_tgm_model": "swg/", "ddm_model": "ddm/"}
 """The two networks of a file of VVS, and what their tensors are called by here."""
 
@@ -84,6 +85,9 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:
         require_regular(file)  # a device may never end
+        unpacked = sum(one.file_size for one in zipfile.ZipFile(file).infolist()) if zipfile.is_zipfile(file) else 0
+        if unpacked > max(MAX_UNPACKED_BYTES, 2 * file.stat().st_size):  # torch does not compress
+            raise ValueError(f"it unpacks to {unpacked} bytes")
         if file.suffix == ".safetensors":
             content = load_file(file)
         elif file.suffix == ".npz":
@@ -109,7 +113,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
             for part, state in parts.items()
             for name, value in (state.items() if isinstance(state, Mapping) else ())
             if isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
-            if value.nbytes <= value.untyped_storage().nbytes()  # a step of 0 makes terabytes of a number
+            if not value.is_quantized and value.nbytes <= value.untyped_storage().nbytes()  # not expanded
         }
         if tensors:
             settings = content.get("args")

@@ -103,7 +103,7 @@ class PackagedBackbone:
 
         value = add("Sub", add("Mul", add("Cast", "frames", to=1), np.float32(2 / 255)), np.float32(1))
         maps: list[str] = []
-        before, side = "", self.crop_px
+        before, side, channels = "", self.crop_px, 0
         for conv, norm, stride, last, ends in _convolutions(blocks):
             side = -(-side // stride)
             weights = state[f"{conv}.weight"].astype(np.float64)
@@ -120,11 +120,13 @@ class PackagedBackbone:
                 value = before = value if conv.split(".")[2] == "0" else add("Add", value, before)
             if ends in TAPS:
                 kernel, step = region_kernel(len(maps), side)
+                channels += len(bias)
                 pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
                 maps.append(unit(value if side == GRID[0] else add("MaxPool", value, **pool), axis=1))
         value = add("Reshape", add("Concat", *maps, axis=1), np.array([0, 0, -1]))
         value = unit(add("Transpose", value, perm=[0, 2, 1]), axis=2)
         if whitening is not None:
+            whitening.require(channels)
             value = unit(add("MatMul", add("Sub", value, whitening.mean), whitening.scale), axis=2)
         nodes[-1].output[0] = "regions"
         frames = helper.make_tensor_value_info("frames", 2, ["B", 3, self.crop_px, self.crop_px])

@@ -54,8 +54,8 @@ class Whitening:
         """Raise ArgumentError for a backbone of another number of channels."""
         if channels != len(self.mean):
             raise ArgumentError(
-                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {channels}; take the whitening that "
-                "was fitted with this backbone"
+                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {channels}; import the one of this "
+                "backbone, or remove the folder whitening/, and one is fitted"
             )
 
 

@@ -192,13 +192,9 @@ def write_bundle(
     if calibration is not None:
         _write_values(folder / CALIBRATION_FILE, calibration)
     description = {
-        "format_version": 4,
-        "hapvr_version": __version__,
+        **{"format_version": 4, "hapvr_version": __version__, "whitening": whitening.sha256},
+        **{"backbone": backbone.settings, "crop_px": backbone.crop_px, "sampling": sampling.model_dump(mode="json")},
         "serving": (serving or ServingConfig()).model_dump(mode="json"),
-        "sampling": sampling.model_dump(mode="json"),
-        "backbone": backbone.settings,
-        "crop_px": backbone.crop_px,
-        "whitening": whitening.sha256,
         "provenance": dict(provenance or {}),
         "warning": warning or random_weights_warning([backbone.identity.source]),
         "onnx": dict(onnx or {"reason": "it was not asked for"}),

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-import pyarrow.compute as pc
-
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
 from hapvr.errors import ArgumentError, DataError
@@ -96,7 +94,7 @@ def read_marks(root: DataRoot) -> Marks:
 
 
 def mark_of(
-    root: DataRoot,
+    content_of: Callable[[str], str],
     one: str,
     other: str,
     verdict: Verdict,
@@ -105,13 +103,13 @@ def mark_of(
     since: str = "",
     by: str = LOCAL_USER,
 ) -> Mark:
-    """What somebody says about two videos, see `content_of`; it is kept by `keep_marks`.
+    """What somebody says about two videos, see `contents`; it is kept by `keep_marks`.
 
     names: what to call them; default is one and other. since: ISO 8601; "" for now. by: who says it. Raises DataError, and
     ArgumentError for two equal contents.
     """
     shown = names or (one, other)
-    named = dict(zip((content_of(root, one), content_of(root, other)), shown, strict=True))
+    named = dict(zip(map(content_of, (one, other)), shown, strict=True))
     if len(named) == 1:
         raise ArgumentError(f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two different files")
     first, second = sorted(named)
@@ -130,14 +128,14 @@ def keep_marks(root: DataRoot, made: Iterable[Mark]) -> Marks:
 
 def mark(root: DataRoot, one: str, other: str, verdict: Verdict, **said: Any) -> Mark:
     """Keep what somebody says about two videos; it replaces what was said before. said: names and by, as of `mark_of`."""
-    made = mark_of(root, one, other, verdict, **said)
+    made = mark_of(contents(root), one, other, verdict, **said)
     keep_marks(root, [made])
     return made
 
 
 def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
     """Forget what was said about two videos, in either order. Returns it; None where nothing was. Raises DataError."""
-    key = _key(content_of(root, one), content_of(root, other))
+    key = _key(*map(contents(root), (one, other)))
     with root.lock("marks"):
         marks = read_marks(root)
         gone = marks.pop(key, None)
@@ -151,23 +149,28 @@ def is_digest(name: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{64}", name) is not None
 
 
-def content_of(root: DataRoot, name: str) -> str:
-    """The SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself; else a DataError."""
-    if is_digest(name):
-        return name
-    rows = manifest_table(root).filter(pc.field("video_id") == name).to_pylist()
-    if rows:
-        metadata = CollectionMetadata(root, {name: rows[-1]["shard"]}).of(name)
-        if metadata.path is None:
-            raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
-        return metadata.sha256
-    try:
-        return file_sha256(Path(name))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
-            "such as SOURCE/NAME.mp4, or a path"
-        ) from error
+def contents(root: DataRoot) -> Callable[[str], str]:
+    """Gives the SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself; else a DataError."""
+    table = manifest_table(root)
+    shards = dict(zip(table["video_id"].to_pylist(), table["shard"].to_pylist(), strict=True))
+    metadata = CollectionMetadata(root, shards)
+
+    def content_of(name: str) -> str:
+        if is_digest(name):
+            return name
+        if name in shards:
+            if metadata.of(name).path is None:
+                raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
+            return metadata.of(name).sha256
+        try:
+            return file_sha256(Path(name))
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
+                "such as SOURCE/NAME.mp4, or a path"
+            ) from error
+
+    return content_of
 
 
 def write_marks(marks: Marks, path: Path) -> None:
@@ -180,7 +183,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest of COLUMNS may lack. Raises
     DataError for a file that is no such table, and where any line cannot be used, naming the first ones."""
     made: dict[tuple[str, str], Mark] = {}
-    bad: list[str] = []
+    bad, content_of = list[str](), contents(root)
     try:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -190,7 +193,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
                 raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")
             for row in lines:
                 try:
-                    mark = _mark(root, row)
+                    mark = _mark(content_of, row)
                     if made.setdefault((mark.first, mark.second), mark).verdict != mark.verdict:
                         raise ValueError("it contradicts an earlier line")
                 except (ArgumentError, DataError, ValueError) as error:
@@ -202,7 +205,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     return list(made.values())
 
 
-def _mark(root: DataRoot, row: dict[str, str]) -> Mark:
+def _mark(content_of: Callable[[str], str], row: dict[str, str]) -> Mark:
     """The mark of a line. Raises as `mark_of` does, and ValueError."""
     one, other, said = (row[name] for name in NEEDED)
     if (verdict := VERDICTS.get(re.sub("[-_]", " ", said.strip().lower()))) is None:
@@ -210,7 +213,7 @@ def _mark(root: DataRoot, row: dict[str, str]) -> Mark:
     if since := row.get("since", ""):
         datetime.fromisoformat(since)
     names = (row.get("first_name") or one, row.get("second_name") or other)
-    return mark_of(root, one, other, verdict, names=names, since=since, by=row.get("by") or LOCAL_USER)
+    return mark_of(content_of, one, other, verdict, names=names, since=since, by=row.get("by") or LOCAL_USER)
 
 
 def label_studio_tasks(pairs: Iterable[Pair], path_of: Callable[[str], Path | None]) -> list[dict[str, Any]]:

@@ -137,8 +137,9 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
             f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"
         )
     kept = dims if dims is not None else len(values) if of_vvs else WhiteningConfig().dims
-    if not 1 <= kept <= len(values):
-        raise ArgumentError(f"dims: got {kept}, wanted 1 to {len(values)}, the eigenvalues in {file}")
+    usable = int((values >= 0).sum())  # fewer samples than channels leave negative ones
+    if not 1 <= kept <= usable:
+        raise ArgumentError(f"dims: got {kept}, wanted 1 to {usable}, the eigenvalues in {file} that are not negative")
     order = values.argsort(descending=True)[:kept]
     variances = values.square() if of_vvs else values
     parts = (part.float().contiguous().numpy() for part in (mean, vectors[:, order], variances[order]))

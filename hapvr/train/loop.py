@@ -153,14 +153,9 @@ class Trainer:
         """Write the checkpoint from which step `step` follows; rank 0 alone does."""
         if not self._fabric.is_global_zero:
             return
-        values = {
-            "step": step,
-            "training": self._training.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "scheduler": self._scheduler.state_dict(),
-            "best": self._best,
-            "identity": json.dumps(self._identity),
-        }
+        stateful: tuple[Any, ...] = self._training, self._optimizer, self._scheduler
+        values = dict(zip(("training", "optimizer", "scheduler"), (one.state_dict() for one in stateful), strict=True))
+        values |= {"step": step, "best": self._best, "identity": json.dumps(self._identity)}
         run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:

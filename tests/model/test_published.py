@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.published import import_released
+from hapvr.model.published import MAX_UNPACKED_BYTES, import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.steps.features import read_pca
@@ -241,3 +241,9 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
     assert_close(found.mean, arrays["mean"][0].numpy())
     with pytest.raises(ArgumentError, match="dims: got 7, wanted 1 to 6"):
         read_pca(file, dims=7)
+    np.savez(tmp_path / "rank.npz", mean=arrays["mean"], V=arrays["V"], d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0])
+    with pytest.raises(ArgumentError, match=r"dims: got 5, wanted 1 to 4, .* not negative"):
+        read_pca(tmp_path / "rank.npz", dims=5)
+    np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(MAX_UNPACKED_BYTES // 4, np.float32))
+    with pytest.raises(DataError, match=r"bomb\.npz cannot be read: it unpacks to"):
+        read_pca(tmp_path / "bomb.npz", dims=1)

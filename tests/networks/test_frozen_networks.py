@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hapvr.errors import ConfigError, DataError
+from hapvr.errors import ArgumentError, ConfigError, DataError
 from hapvr.networks.backbone import load_backbone, load_teacher, region_vectors
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
@@ -187,6 +187,8 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     np.testing.assert_allclose(
         region_embedder(found, whitening, "cpu")(frames), whitening.apply(regions), rtol=0, atol=1e-3
     )
+    with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
+        region_embedder(found, fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4), "cpu")
     with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 

@@ -301,4 +301,4 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     monkeypatch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "c.yaml", settings)))
     result = execute(chain.instance, "find_videos", resources={"project": project_resource()})
     assert not result.success
-    assert "missing folder" in failure_reason(chain.instance, result.run_id)
+    assert "missing folder cannot be listed (No such" in failure_reason(chain.instance, result.run_id)
