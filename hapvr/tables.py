@@ -83,8 +83,7 @@ def _read_user_table(path: Path) -> pl.DataFrame:
     import polars.selectors as cs
 
     if path.suffix.lower() == ".parquet":
-        # nobody asks for these, and Python's years end with 9999
-        return read_frame(path).drop(cs.temporal(), cs.nested())
+        return read_frame(path).drop(cs.temporal(), cs.nested())  # nobody asks for these; Python has fewer years
     data = path.read_bytes()  # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files
     names = [name for name in pl.read_csv(data, has_header=False, n_rows=1, infer_schema=False).row(0) if name]
     if len(set(names)) < len(names):

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -151,13 +152,17 @@ def is_digest(name: str) -> bool:
 
 def contents(root: DataRoot) -> Callable[[str], str]:
     """Gives the SHA-256 of what a name stands for: a video of the collection, a file, or the digest itself; else a DataError."""
-    table = manifest_table(root)
-    shards = dict(zip(table["video_id"].to_pylist(), table["shard"].to_pylist(), strict=True))
-    metadata = CollectionMetadata(root, shards)
+
+    @cache
+    def known() -> tuple[Mapping[str, str], CollectionMetadata]:
+        table = manifest_table(root)
+        shards = dict(zip(table["video_id"].to_pylist(), table["shard"].to_pylist(), strict=True))
+        return shards, CollectionMetadata(root, shards)
 
     def content_of(name: str) -> str:
         if is_digest(name):
             return name
+        shards, metadata = known()
         if name in shards:
             if metadata.of(name).path is None:
                 raise DataError(f"pairs: {name} has not been probed, or cannot be read; run `hapvr download` first")
@@ -165,10 +170,8 @@ def contents(root: DataRoot) -> Callable[[str], str]:
         try:
             return file_sha256(Path(name))
         except (OSError, ValueError) as error:
-            raise DataError(
-                f"pairs: {name!r:.200} is neither a video of the collection nor a readable file ({error}); wanted an id "
-                "such as SOURCE/NAME.mp4, or a path"
-            ) from error
+            said = f"{name!r:.200} is neither a video of the collection nor a readable file ({error})"
+            raise DataError(f"pairs: {said}; wanted an id such as SOURCE/NAME.mp4, or a path") from error
 
     return content_of
 

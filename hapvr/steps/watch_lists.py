@@ -103,8 +103,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
         path = project.path(Path(one.path))
         try:
             if path.is_dir():
-                found = sorted(files_below(path))
-                files = [file for file in found if file.suffix.lower() in VIDEO_SUFFIXES or is_picture(file)]
+                files = sorted(f for f in files_below(path) if f.suffix.lower() in VIDEO_SUFFIXES or is_picture(f))
             else:
                 require_regular(path)
                 lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]

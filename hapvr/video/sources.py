@@ -38,8 +38,7 @@ def files_below(root: Path) -> list[Path]:
     """All but hidden files and folders, and links to folders. Raises DataError for a folder that is missing or cannot be read."""
 
     def refuse(error: OSError) -> None:
-        said = f"{error.filename} cannot be listed ({error.strerror})"
-        raise DataError(f"{said}; name a folder of videos that you may read") from error
+        raise DataError(f"{error.filename} cannot be listed ({error.strerror}); name one that you may read") from error
 
     found = list[Path]()
     for folder, folders, names in os.walk(root, onerror=refuse):
