@@ -159,6 +159,7 @@ def contents(root: DataRoot) -> Callable[[str], str]:
         shards = dict(zip(table["video_id"].to_pylist(), table["shard"].to_pylist(), strict=True))
         return shards, CollectionMetadata(root, shards)
 
+    @cache
     def content_of(name: str) -> str:
         if is_digest(name):
             return name

@@ -229,14 +229,9 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
             pair |= {"ref_covered": match.reference_covered, "model": answer.model, "error": ""}
             rows += [
                 pair
-                | {
-                    "query_start": segment.query_start_s,
-                    "query_end": segment.query_end_s,
-                    "ref_start": segment.reference_start_s,
-                    "ref_end": segment.reference_end_s,
-                    "score": segment.score,
-                    "offset": segment.reference_start_s - segment.query_start_s,
-                }
+                | {"query_start": segment.query_start_s, "query_end": segment.query_end_s, "score": segment.score}
+                | {"ref_start": segment.reference_start_s, "ref_end": segment.reference_end_s}
+                | {"offset": segment.reference_start_s - segment.query_start_s}
                 for segment in match.segments
             ] or [pair]
     return pa.Table.from_pylist(rows, schema=SCHEMA)

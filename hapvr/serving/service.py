@@ -91,7 +91,8 @@ async def request_of_address(request: Request, service: ServiceOf) -> AsyncItera
 
 
 def index_of(service: ServiceOf) -> OpenIndex:
-    """The index of this moment. Raises DataError where there is none."""
+    """The index of this moment. Raises DataError where there is none, also while the data root is away with its drive."""
+    current_index(service.project.root)
     return service.collection.current()
 
 
@@ -150,12 +151,10 @@ async def caller_of(
     return found
 
 
-def marker_of(caller: Annotated[Caller, Depends(caller_of)], service: ServiceOf) -> Caller:
-    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read, and DataError
-    while the data root is away, as with its drive: what is written then would be lost."""
+async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
     if not caller.may_mark:
         raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")
-    current_index(service.project.root)
     return caller
 
 

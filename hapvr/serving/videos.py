@@ -96,11 +96,8 @@ def index(service: ServiceOf) -> Any:
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
     return value | {
-        "videos": searcher.num_videos,
-        "model": shown_model(searcher.model),
-        "untrained": searcher.untrained,
-        "since": searcher.current.since,
-        "recall": searcher.current.recall,
+        **{"videos": searcher.num_videos, "model": shown_model(searcher.model), "untrained": searcher.untrained},
+        **{"since": searcher.current.since, "recall": searcher.current.recall},
         "warnings": [without_paths(text) for text in searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
     }

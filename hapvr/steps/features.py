@@ -131,7 +131,8 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
     mean = mean.flatten()
     fits = values.ndim == 1 and vectors.shape == (len(mean), len(values)) and not (of_vvs and (values <= 0).any())
-    if not fits or not all(tensor.isfinite().all() for tensor in (mean, values, vectors)):
+    fits = fits and bool(((lengths := vectors.norm(dim=0)) > 0.01).all() and (lengths < 100).all())  # about 1
+    if not fits or not all(tensor.float().isfinite().all() for tensor in (mean, values, vectors)):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
         raise DataError(
             f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from hapvr.config import WatchList
-from hapvr.errors import ConfigError, DataError, VideoError
+from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of, file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
@@ -48,11 +48,12 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class WatchQuery:
-    """A file of a list. sha256: "" where it cannot be read."""
+    """A file of a list, or a list that cannot be read. sha256: "" where it cannot be read. problem: of a list."""
 
     watch_list: WatchList
     path: Path
     sha256: str
+    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -73,7 +74,8 @@ class WatchMatches:
 def watch_lists(project: Project) -> list[WatchList]:
     """Those of the configuration, and those of `make_watch_list`."""
     root = project.root
-    made = [WatchList.model_construct(name=one, path=root.url_of(f"{LISTS}/{one}")) for one in root.list_folders(LISTS)]
+    names = [one for one in root.list_folders(LISTS) if root.list_files(f"{LISTS}/{one}")]
+    made = [WatchList.model_construct(name=one, path=root.url_of(f"{LISTS}/{one}")) for one in names]
     return [*project.config.watch.lists, *made]
 
 
@@ -97,7 +99,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists, also files that cannot be read. Raises ConfigError for a path that is not there or has none."""
+    """All queries of all lists, also files and lists that cannot be read."""
     queries = []
     for one in watch_lists(project):
         path = project.path(Path(one.path))
@@ -110,9 +112,10 @@ def watch_queries(project: Project) -> list[WatchQuery]:
                 files = [path.parent / line for line in lines if line and not line.startswith("#")]
             if not files:  # as of a drive that is away
                 raise ValueError("it has no video and no picture")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, DataError) as error:
             said = f"{path} cannot be read ({error}); wanted a folder, or a text file with a path in each line"
-            raise ConfigError(f"watch.lists: {one.name}: {said}") from error
+            queries.append(WatchQuery(one, path, "", f"watch.lists: {one.name}: {said}"))
+            continue
         for file in files:
             sha256 = ""
             with suppress(OSError, ValueError):  # the search says why it cannot be read
@@ -148,6 +151,8 @@ def make_watch_matches(
                     rows += _compare(within, query)
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
+                    # what a folder that is away found stays
+                    rows += [row for row in table.to_pylist() if query.path in Path(row["query"]).parents]
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
@@ -161,8 +166,7 @@ def make_watch_matches(
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
-    """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks
-    for it. Raises as `watch_queries` does."""
+    """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks for it."""
     queries = watch_queries(project)
     return outdated_shards(project, STAGE, SCHEMA, **_asked(project, queries)) if queries else {}
 
@@ -184,6 +188,8 @@ def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]
 
 def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     """Rows of one query. Raises VideoError and DataError where it cannot be used."""
+    if query.problem:
+        raise DataError(query.problem)
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
     rows = []
     for match in within.search(query.path, options).matches:

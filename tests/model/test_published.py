@@ -244,6 +244,14 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rank.npz", mean=arrays["mean"], V=arrays["V"], d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0])
     with pytest.raises(ArgumentError, match=r"dims: got 5, wanted 1 to 4, .* not negative"):
         read_pca(tmp_path / "rank.npz", dims=5)
+    for wrong in (
+        {"V": torch.zeros(6, 6)},
+        {"V": 1j * torch.eye(6)},
+        {"mean": torch.full((6,), 1e300, dtype=torch.float64)},
+    ):
+        np.savez(tmp_path / "wrong.npz", **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()})
+        with pytest.raises(DataError, match="wanted finite mean"):
+            read_pca(tmp_path / "wrong.npz", dims=2)
     np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(MAX_UNPACKED_BYTES // 4, np.float32))
     with pytest.raises(DataError, match=r"bomb\.npz cannot be read: it unpacks to"):
         read_pca(tmp_path / "bomb.npz", dims=1)

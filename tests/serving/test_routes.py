@@ -221,8 +221,8 @@ def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
         assert client.get("/pairs/matrix", query=SHORT, reference=COPY).json["mark"] == (mark or "")
 
 
-def test_what_people_say_is_refused_while_the_data_root_is_away(collection: Path, tmp_path: Path) -> None:
-    """As with its drive: it would be lost."""
+def test_nothing_is_shown_or_said_while_the_data_root_is_away(collection: Path, tmp_path: Path) -> None:
+    """As with its drive: what is said would be lost."""
     project = copied(collection, tmp_path)
     place = Path(project.root.url)
     with serving(project) as client:
@@ -230,6 +230,7 @@ def test_what_people_say_is_refused_while_the_data_root_is_away(collection: Path
         assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
         away = place.rename(tmp_path / "away")
         assert (client.ask("PATCH", "/pairs", body=asked).status, place.exists()) == (503, False)
+        assert client.get("/watch").status == client.get("/duplicates").status == 503
         away.rename(place)
         assert client.ask("PATCH", "/pairs", body=asked).status == 200
 

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from hapvr.errors import ConfigError
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from hapvr.steps.watch_lists import LISTS, WatchMatches, all_matches, make_watch_matches, unwatched_shards
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
@@ -116,9 +115,23 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     assert AlertOutbox(project.root).counts() == counts
 
 
-def test_a_list_that_is_not_there_is_named(watched: Project) -> None:
-    """Nor is one that has nothing, as where its drive was: it would look as if nothing had been found."""
+def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Project) -> None:
+    """One that is not there, or has nothing, as where its drive was: others are compared, and nothing that was found is lost."""
+    folder, root = watched.folder / "queries", watched.root
+    compare(leaked(watched))
+    before = pairs(watched)
+    assert before
     (watched.folder / "empty").mkdir()
-    for path in ("not/there", "empty"):
-        with pytest.raises(ConfigError, match=rf"watch\.lists: gone: .*{path} cannot be read"):
-            compare(lists(watched, {"name": "gone", "path": path}))
+    root.local_path(f"{LISTS}/begun").mkdir(parents=True)  # a copy that was not finished
+    other = write_scenes(watched.folder / "other" / "again.mp4", [500, *LONG[22:30], 501])
+    away = folder.rename(watched.folder / "away")
+    places = {"leaked": folder, "gone": "not/there", "none": "empty", "other": other.parent}
+    project = lists(watched, *({"name": name, "path": str(path)} for name, path in places.items()))
+    for made in compare(project):
+        assert sorted(name.partition(":")[0] for name in made.failed) == ["gone", "leaked", "none"]
+        assert all("cannot be read" in said and "wanted a folder" in said for said in made.failed.values())
+    assert pairs(project) == before | {("again.mp4", video) for name, video in before if name == "leak.mp4"}
+    assert unwatched_shards(project)
+    away.rename(folder)
+    compare(leaked(watched))
+    assert pairs(watched) == before
