@@ -34,11 +34,12 @@ class ManifestEntry:
     uri: str
 
 
-def files_below(root: Path) -> list[Path]:
-    """All but hidden files and folders, and links to folders. Raises DataError for a folder that is missing or cannot be read."""
+def files_below(root: Path, *, of: str = "") -> list[Path]:
+    """All but hidden files and folders, and links to folders. Raises DataError for a folder that is missing or cannot be read; of: what
+    it begins with."""
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be listed ({error.strerror}); name one that you may read") from error
+        raise DataError(f"{of}{error.filename} cannot be listed ({error.strerror}); name one you may read") from error
 
     found = list[Path]()
     for folder, folders, names in os.walk(root, onerror=refuse):
@@ -52,7 +53,7 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 
     Links to files outside of it are left out. Raises DataError as `files_below` does, and where there is no video.
     """
-    top, found = root.resolve(), files_below(root)
+    top, found = root.resolve(), files_below(root, of=f"source {source}: ")
     # unlike Path.resolve, realpath takes links that point at each other in a circle
     found = [one for one in found if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]

@@ -98,14 +98,15 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
 
 
 def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(searcher: Searcher, tmp_path: Path) -> None:
-    """What the views add is the log-odds of the answer, also of a video that was no candidate."""
+    """What the best view adds is the log-odds of the answer, also of a video that was no candidate."""
     query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
     best = searcher.answer(query, SearchOptions()).matches[0]
     found = explain(searcher, query, "in/long.mp4", SearchOptions())
     assert found[1:3] == ["video    in/long.mp4: shown", f"rank     1  {chance(best.probability)}"]
     assert "query 0:00-0:09 = 0:25-0:34" in next(line for line in found if "votes" in line)
     assert any("common part" in line for line in found)
-    added = sum(float(line.split()[2]) for line in found if "log odds" in line)
+    whole = "\n".join(found).split("\nview")[1].splitlines()
+    added = sum(float(line.split()[2]) for line in whole if "log odds" in line)
     assert best.probability == pytest.approx(searcher.evidence.probability(added, prior=searcher.prior), abs=0.01)
     other = explain(searcher, query, "in/short.mp4", SearchOptions(top=1))
     assert other[1].endswith("left out: 1 are better")
