@@ -31,12 +31,8 @@ def add(
     groups, lost = len({one.group for one in copies or ()}), [row for row in videos if row["status"] != "ok"]
     usable, said = len(videos) - len(lost), ("video_id", "status", "reason", "message")
     unusable = [{name: row[name] for name in said} for row in lost]
-    result = {
-        "data": project.root.url,
-        "videos": usable,
-        "unusable": unusable,
-        "groups": groups if copies is not None else None,
-    }
+    result = {"data": project.root.url, "videos": usable, "unusable": unusable}
+    result |= {"groups": None if copies is None else groups}
     named = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
     lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]

@@ -26,7 +26,7 @@ from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.collection import current_index
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.collection import Collection, OpenIndex
-from hapvr.serving.jobs import DuplicateJob, SearchJobs
+from hapvr.serving.jobs import RETRY_S, DuplicateJob, SearchJobs
 from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal
 from hapvr.steps.project import Project
@@ -36,6 +36,7 @@ SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
 MAX_ANSWERING = 128
+"""Requests of one address that are answered at once."""
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
 _BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
@@ -82,7 +83,8 @@ async def request_of_address(request: Request, service: ServiceOf) -> AsyncItera
     """Raises Refusal `busy` where too many of one address are being answered: others would find no place."""
     address = request.client.host if request.client else ""
     if service.answering[address] >= MAX_ANSWERING:
-        raise Refusal(503, "busy", f"request: {MAX_ANSWERING} of yours are being answered; wait for them")
+        sentence = f"request: {MAX_ANSWERING} of yours are being answered; try again in {RETRY_S} s"
+        raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
     service.answering[address] += 1
     try:
         yield

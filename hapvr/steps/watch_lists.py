@@ -151,8 +151,8 @@ def make_watch_matches(
                     rows += _compare(within, query)
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
-                    # what a folder that is away found stays
-                    rows += [row for row in table.to_pylist() if query.path in Path(row["query"]).parents]
+                    if query.problem:  # what the list found before stays
+                        rows += [row for row in table.to_pylist() if row["watch_list"] == query.watch_list.name]
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.

@@ -35,8 +35,8 @@ class ManifestEntry:
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:
-    """All but hidden files and folders, and links to folders. Raises DataError for a folder that is missing or cannot be read; of: what
-    it begins with."""
+    """All files but hidden ones and those in hidden or linked folders. of: begins the message of the DataError for a folder that is
+    missing or cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{of}{error.filename} cannot be listed ({error.strerror}); name one you may read") from error
