@@ -73,7 +73,7 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
         try:
             overrides[key] = yaml.load(text, _Loader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
             said = f"not a YAML value ({' '.join(str(error).split())[:200]}); put quotes around text"
             raise ConfigError(f"--set {key}: {text!r:.120}: {said}") from error
     return overrides
@@ -87,10 +87,10 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     except (KeyError, RecursionError, ValidationError) as error:
         reason = "it is nested too deeply; see configs/demo.yaml for the usual form"
         if isinstance(error, KeyError):
-            reason = f"the environment variable {error.args[0]} is not set; set it first"
+            reason = f"the environment variable {error.args[0]} is not set, or is empty; set it first"
         elif isinstance(error, ValidationError):
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
-            reason = explain(error, secrets=[os.environ[name] for name in names if os.environ[name]])
+            reason = explain(error, secrets=[os.environ[name] for name in names])
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
     if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
@@ -107,15 +107,15 @@ def dump_config(config: Config) -> str:
 
 def _with_environment(value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]) -> Any:
     """The value with `${NAME}` replaced wherever it stands in text. variables: gets place -> text of what was replaced. Raises
-    KeyError for a variable that is not set."""
+    KeyError for a variable that is not set, or is empty."""
     if isinstance(value, dict):
         return {key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()}
     if isinstance(value, list):
         return [_with_environment(inner, (*place, number), variables) for number, inner in enumerate(value)]
     if not isinstance(value, str) or not VARIABLE.search(value):
         return value
-    variables[place] = value
-    return VARIABLE.sub(lambda match: os.environ[match[1]], value)
+    variables[place], known = value, {name: text for name, text in os.environ.items() if text}
+    return VARIABLE.sub(lambda match: known[match[1]], value)
 
 
 def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
     try:
         require_regular(path, max_bytes=MAX_BYTES)
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, ArithmeticError, LookupError, AttributeError, yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())[:300]
         said = f"is not readable YAML ({problem}); configs/ has examples"
         raise ConfigError(f"config: {str(path)!r:.200} {said}") from error

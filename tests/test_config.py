@@ -151,6 +151,7 @@ def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: obje
         ("a: &a [x]\nb: [" + "*a, " * 17 + "]\n", "more than 16 aliases"),
         ("shard_videos: 0x" + "f" * 6000, "no number of at most 18 digits"),
         ("#" * (1 << 18) + "\n", "at most 262144 are read"),
+        ("name: !!timestamp x\n", "is not readable YAML"),
     ],
 )
 def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -160,7 +161,8 @@ def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: 
 
 
 def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`${NAME}` is replaced anywhere in a value; one that is not set is named."""
+    """`${NAME}` is replaced anywhere in a value; one that is empty is named."""
+    monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "")
     settings = MINIMAL | {
         "backbone": {"weights": {"source": "file", "path": "${HAPVR_TEST_WEIGHTS}/network.safetensors"}}
     }

@@ -162,16 +162,18 @@ class CollectionMetadata:
 
         @cache
         def rows(key: str) -> dict[str, dict[str, Any]]:
-            found = Shard(root, VIDEOS_STAGE, key).find()
-            return {row["video_id"]: row for row in found.rows() if row["status"] == STATUS_OK} if found else {}
+            shard = Shard(root, VIDEOS_STAGE, key)
+            if not root.exists(shard.index_name) and "imported" in Shard(root, STAGE, key).require({}).settings:
+                return {}  # these have no files
+            return {row["video_id"]: row for row in shard.rows() if row["status"] == STATUS_OK}
 
         self._shards, self._rows = shards, rows
 
     def of(self, video_id: str) -> VideoMetadata:
-        """Metadata of a video; those of an id that no shard describes have no path."""
+        """Metadata of a video; those of an id that no shard describes have no path, and the digest of the id. Raises as
+        `Shard.read` does."""
         row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
         if row is None:
-            # imported features have no files; the id then stands for the content
             return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())
         names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
         known = {name: row[name] for name in names if row[name] is not None}

@@ -189,6 +189,7 @@ class SearchEngine:
                 name = candidate.video_id
                 try:
                     times = videos.times(name)
+                    clock = videos.clock(name, times)
                     pairs = pairs_of(candidate, times, query=query, fps=fps)
                     embedded = [self._embedded(name, times, pair.reference, deadline) for pair in pairs]
                 except DataError as error:
@@ -199,7 +200,7 @@ class SearchEngine:
                     video_id=name,
                     pairs=tuple(pairs),
                     num_frames=len(times),
-                    seconds=videos.clock(name, times).span_s(0, -1, fps)[1],
+                    seconds=clock.span_s(0, -1, fps)[1],
                     candidate=candidate,
                     view=number,
                 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
-from hapvr.errors import DataError, HapvrError, VideoError
+from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
 from hapvr.search.collection import VideoMetadata, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.search.match import Query
@@ -35,12 +35,6 @@ class OpenIndex:
     searcher: Searcher
     state: str
     changed_s: float
-
-    @cached_property
-    def fragments(self) -> int:
-        index = self.searcher.index
-        assert isinstance(index, FrameIndex)
-        return index.status().fragments
 
     @cached_property
     def video_ids(self) -> list[str]:
@@ -100,8 +94,10 @@ class Collection:
         self._verified: set[str] = set()
 
     def current(self, *, wait: bool = True, look: bool = False) -> OpenIndex:
-        """The index. Raises DataError where there is none yet, or none that can be read. While a changed index is being
-        opened, others go on with the one before. wait: for the first one to be opened; look: whether it was changed just now."""
+        """The index. Raises DataError where there is none yet, none that can be read, or the data root is away. While a changed
+        one is being opened, others go on with the one before. wait: for the first to be opened; look: it was changed just now."""
+        with suppress(DamagedError):
+            current_index(self.project.root)
         if self._opening.acquire(blocking=wait and self.opened is None):
             try:
                 if look or time.monotonic() - self._looked_s >= REFRESH_S:

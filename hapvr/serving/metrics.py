@@ -63,4 +63,3 @@ class Metrics(Collector):
             said = "Seconds since the index that answers was changed"
             yield GaugeMetricFamily("hapvr_index_age_seconds", said, value=time.time() - index.changed_s)
             yield GaugeMetricFamily("hapvr_index_videos", "Videos of the index", value=index.searcher.num_videos)
-            yield GaugeMetricFamily("hapvr_index_fragments", "Files of its tables", value=index.fragments)

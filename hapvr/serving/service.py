@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.scorer.access import access_from_environment, limits_from_environment
-from hapvr.search.collection import current_index
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.jobs import RETRY_S, DuplicateJob, SearchJobs
@@ -93,8 +92,7 @@ async def request_of_address(request: Request, service: ServiceOf) -> AsyncItera
 
 
 def index_of(service: ServiceOf) -> OpenIndex:
-    """The index of this moment. Raises DataError where there is none, also while the data root is away with its drive."""
-    current_index(service.project.root)
+    """As `Collection.current`."""
     return service.collection.current()
 
 

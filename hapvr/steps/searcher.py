@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.files import file_sha256
 from hapvr.provenance import Provenance
@@ -28,6 +29,7 @@ from hapvr.search.match import Match, Part, Query, SearchAnswer, coverage, cut, 
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
+from hapvr.steps.videos import content_digest
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
@@ -217,9 +219,9 @@ class Searcher(SearchEngine):
                 )
         warnings = self.warnings
         if lost:
-            shown = ", ".join(sorted(lost)[:3])
-            said = f"{len(lost)} videos of the index have no features any more ({shown})"
-            warnings = (*warnings, f"{said}; `hapvr index update` forgets them")
+            name, reason = min(lost.items())
+            said = f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}"
+            warnings = (*warnings, f"{said}; `hapvr index update` forgets videos that are gone")
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
@@ -294,9 +296,11 @@ def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> Search
 def search_fingerprint(
     stage: str, project: Project, current: CurrentIndex, key: str, indexed: str, **asked: object
 ) -> str:
-    """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors,
+    """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors, files,
     settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
     settings = project.config.search.model_dump(mode="json", exclude={"index", "min_duplicate_probability"})
+    files = project.shard(VIDEOS_STAGE, key).find()  # imported features have none
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
+    inputs["videos"] = content_digest(files.rows()) if files else ""
     model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint

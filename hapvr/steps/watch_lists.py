@@ -151,8 +151,8 @@ def make_watch_matches(
                     rows += _compare(within, query)
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
-                    if query.problem:  # what the list found before stays
-                        rows += [row for row in table.to_pylist() if row["watch_list"] == query.watch_list.name]
+                    same = {"watch_list": query.watch_list.name} | ({} if query.problem else {"query": query.name})
+                    rows += [row for row in table.to_pylist() if same.items() <= row.items()]  # found before
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
             # A query that failed is tried again by the next run.
@@ -191,8 +191,10 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     if query.problem:
         raise DataError(query.problem)
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
-    rows = []
-    for match in within.search(query.path, options).matches:
+    rows, answer = [], within.search(query.path, options)
+    if answer.warnings != within.warnings:  # some videos could not be compared
+        raise DataError(answer.warnings[-1])
+    for match in answer.matches:
         span: tuple[float | None, ...] = (None,) * 4
         if match.segments:
             one = match.segments[0]

@@ -230,7 +230,8 @@ def test_nothing_is_shown_or_said_while_the_data_root_is_away(collection: Path, 
         assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
         away = place.rename(tmp_path / "away")
         assert (client.ask("PATCH", "/pairs", body=asked).status, place.exists()) == (503, False)
-        assert client.get("/watch").status == client.get("/duplicates").status == 503
+        assert {client.get(path).status for path in ("/watch", "/duplicates", "/ready")} == {503}
+        assert client.get("/metrics").status == 200
         away.rename(place)
         assert client.ask("PATCH", "/pairs", body=asked).status == 200
 

@@ -116,6 +116,19 @@ def test_only_what_is_new_is_looked_through(grown: Project) -> None:
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
 
 
+def test_a_file_of_the_same_pictures_and_other_bytes_keeps_its_pairs(
+    grown: Project, searchable: Path, tmp_path: Path
+) -> None:
+    """As after an edit of its tags, of which neither features nor index know."""
+    project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
+    before = kinds(project)
+    with (tmp_path / "videos" / "short.mp4").open("ab") as file:
+        file.write(b"\0\0\0\x10freehapvr-1.")
+    index(project, searchable / "bundle-0")
+    assert len(outdated_pairs(project)) == sum(make_all(project)) == 1
+    assert kinds(project) == before
+
+
 def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grown: Project, tmp_path: Path) -> None:
     """--between wants a video of each part. Without a calibration files of the same bytes are groups, with one line on why
     there is nothing else."""

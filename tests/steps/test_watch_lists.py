@@ -53,8 +53,8 @@ def pairs(project: Project) -> set[tuple[str, str]]:
     return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project)}
 
 
-def leaked(project: Project, *, webhook: dict[str, object] | None = None) -> Project:
-    one = {"name": "leaked", "path": str(project.folder / "queries"), "min_probability": 0.5}
+def leaked(project: Project, *, webhook: dict[str, object] | None = None, at_least: float = 0.5) -> Project:
+    one = {"name": "leaked", "path": str(project.folder / "queries"), "min_probability": at_least}
     return lists(project, one, webhook=webhook)
 
 
@@ -135,3 +135,20 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
     away.rename(folder)
     compare(leaked(watched))
     assert pairs(watched) == before
+
+
+@pytest.mark.parametrize("stage", ["videos", "features"])
+def test_a_shard_that_is_damaged_is_said_and_loses_nothing(watched: Project, stage: str) -> None:
+    """Answers leave its videos out, queries of lists fail and keep what was found, and no content is made up for marks."""
+    compare(leaked(watched))
+    before, project = pairs(watched), leaked(watched, at_least=0.51)
+    file = watched.root.local_path(watched.shard(stage, "in-00001").index_name)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:99])
+    answer = Searcher.open(project).search(watched.folder / "queries" / "leak.mp4")
+    assert file.name in answer.warnings[-1]
+    assert "leak.mp4" in "".join(name for made in compare(project) for name in made.failed)
+    assert pairs(project) == before
+    file.write_bytes(whole)
+    assert any(made.done for made in compare(project))
+    assert pairs(project) == before
