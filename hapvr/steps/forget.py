@@ -33,7 +33,7 @@ from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
-from hapvr.steps.sources import CORPUS_FOLDER, PARTS, inspected_videos, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder
 from hapvr.tables import read_table, write_table
@@ -71,7 +71,7 @@ def _journal(root: DataRoot) -> _Journal:
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
     """These videos, those of the source `offline` whose files are gone, copies that were generated of them for benchmarks, and what a
-    killed call has left. Nothing is changed. Raises ArgumentError for an unknown id or source, or if there is nothing to forget."""
+    killed call has left. Raises ArgumentError for an unknown id or source, or if there is nothing to forget, and as `Shard.read` does."""
     root = project.root
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
     videos = {one.video_id: one for one in _journal(root).videos}
@@ -83,8 +83,9 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     local = (row for row in of_source if not is_remote(row["uri"]))
     wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
     wanted |= dict.fromkeys(video_ids, True)
-    inspected = inspected_videos(root, manifest.shard_keys(root))
-    contents = {row["video_id"]: row["sha256"] for _, row in inspected if row["sha256"]}
+    shards = [[Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)] for key in manifest.shard_keys(root)]
+    inspected = [made[0] for made in shards if any(root.exists(shard.index_name) for shard in made)]
+    contents = {row["video_id"]: row["sha256"] for shard in inspected for row in shard.rows() if row["sha256"]}
     digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):

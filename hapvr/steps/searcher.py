@@ -299,8 +299,7 @@ def search_fingerprint(
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors, files,
     settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
     settings = project.config.search.model_dump(mode="json", exclude={"index", "min_duplicate_probability"})
-    files = project.shard(VIDEOS_STAGE, key).find()  # imported features have none
+    files = content_digest(found.rows()) if (found := project.shard(VIDEOS_STAGE, key).find()) else "imported"
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
-    inputs["videos"] = content_digest(files.rows()) if files else ""
-    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT}
+    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT, "files": files}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint

@@ -134,14 +134,8 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
     there is nothing else."""
 
     def told(*options: object) -> dict[str, Any]:
-        given = [
-            "--config",
-            grown.folder / "config.yaml",
-            "--set",
-            f"search.min_duplicate_probability={LIKELY}",
-            *options,
-        ]
-        done = CliRunner().invoke(app, ["duplicates", "--json", *map(str, given)])
+        given = ["--config", grown.folder / "config.yaml", "--set", f"search.min_duplicate_probability={LIKELY}"]
+        done = CliRunner().invoke(app, ["duplicates", "--json", *map(str, (*given, *options))])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 

@@ -213,6 +213,11 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     (shard,) = {row["shard"] for row in manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
     assert {name.split("/")[0] for name in traces(data, wanted)} == STAGES
     files = digests(data)
+    inspected = project.root.local_path(project.shard("videos", shard).index_name)
+    whole = inspected.read_bytes()
+    inspected.write_bytes(b"")  # what the file holds, and so what was made of it, is not known
+    assert "is damaged" in invoke("forget", VIDEO, "--yes", "--config", str(project.folder / "config.yaml")).stderr
+    inspected.write_bytes(whole)
     dry = invoke("forget", VIDEO, "--config", str(project.folder / "config.yaml"))
     assert f"{VIDEO}: the file {project.config.sources[0].path}" in dry.stdout
     assert digests(data) == files
