@@ -93,7 +93,7 @@ class WatchList(Settings):
     """Queries that every shard is compared with."""
 
     name: SourceName
-    path: str = Field(description="a folder of videos and pictures, or a text file with a path in each line")
+    path: str = Field(min_length=1, description="a folder of videos and pictures, or a text file, a path a line")
     min_probability: float = Field(default=0.9, gt=0, le=1)
     """of a match; what people marked as one counts in any case"""
 
@@ -147,7 +147,7 @@ class Config(Settings):
     """Everything the chain needs to know."""
 
     name: SourceName
-    data_root: str = "data"
+    data_root: str = Field(default="data", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     shard_videos: int = Field(default=512, ge=1)
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
