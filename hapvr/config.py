@@ -93,7 +93,7 @@ class WatchList(Settings):
     """Queries that every shard is compared with."""
 
     name: SourceName
-    path: str = Field(min_length=1, description="a folder of videos and pictures, or a text file, a path a line")
+    path: str = Field(min_length=1, description="a folder of videos and pictures, or a text file with one path a line")
     min_probability: float = Field(default=0.9, gt=0, le=1)
     """of a match; what people marked as one counts in any case"""
 
