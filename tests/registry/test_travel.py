@@ -86,6 +86,8 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     export_model(other, tmp_path / "good")
     assert pull_model(str(tmp_path / "good"), tracker, "hapvr")[0] == 1
     shutil.copyfile(other / "onnx" / "embed.onnx", one / "onnx" / "embed.onnx")
+    with pytest.raises(DataError, match=r"embed\.onnx is missing or differs"):
+        export_model(one, tmp_path / "damaged")
     complete_bundle(one, evidence="", card="")
     export_model(one, tmp_path / "swapped")
     with pytest.raises(DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"):

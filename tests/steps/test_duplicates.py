@@ -116,9 +116,7 @@ def test_only_what_is_new_is_looked_through(grown: Project) -> None:
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
 
 
-def test_a_file_of_the_same_pictures_and_other_bytes_keeps_its_pairs(
-    grown: Project, searchable: Path, tmp_path: Path
-) -> None:
+def test_a_file_of_other_bytes_keeps_its_pairs(grown: Project, searchable: Path, tmp_path: Path) -> None:
     """As after an edit of its tags, of which neither features nor index know."""
     project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
     before = kinds(project)
