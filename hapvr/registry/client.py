@@ -6,11 +6,13 @@ import hashlib
 import os
 import re
 import shutil
+import sqlite3
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
+from contextlib import closing
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,14 @@ CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
 SQLITE = "sqlite:///"
+
+_PLACES = {
+    "experiments": "artifact_location",
+    "runs": "artifact_uri",
+    "logged_models": "artifact_location",
+    "model_versions": "storage_location",
+}
+"""Columns of MLflow's database that say where artifacts are."""
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
@@ -84,6 +94,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
         path = database_of(tracking_uri)
         if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             raise DataError(f"tracking: {path} cannot be written; correct its permissions and those of its folder")
+    follow_move(tracking_uri)
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
@@ -148,6 +159,27 @@ def is_absent(error: Any) -> bool:
 def database_of(tracking_uri: str) -> Path:
     """The file of an address that begins with SQLITE."""
     return Path(tracking_uri.removeprefix(SQLITE))
+
+
+def follow_move(tracking_uri: str) -> None:
+    """Have a database that was copied or moved name the artifacts beside it. MLflow records where they were made, and has no
+    call that changes it: a copy would read, and change, those of the original. Raises DataError for one that cannot be written."""
+    database = database_of(tracking_uri)
+    if not (tracking_uri.startswith(SQLITE) and database.is_file()):
+        return
+    own = (database.resolve().parent / "artifacts").as_uri()
+    with closing(sqlite3.connect(database)) as connection, connection:
+        try:
+            named = {place for (place,) in connection.execute("SELECT artifact_location FROM experiments")}
+        except sqlite3.Error:  # MLflow has not made it yet, or says what is wrong with it
+            return
+        for old in (one for one in named - {own} if re.match("file:.*/artifacts$", one or "")):
+            for table, column in _PLACES.items():
+                change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE instr({column} || '/', ?) = 1"
+                try:
+                    connection.execute(change, (own, len(old) + 1, f"{old}/"))
+                except sqlite3.Error as error:
+                    raise DataError(f"tracking: {database} was moved, and cannot be changed: {error}") from error
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:

@@ -1,5 +1,6 @@
 """The registered model in a real registry: versions, champions, and what a name stands for."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from mlflow.tracking import MlflowClient
 
 from hapvr.errors import DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
-from hapvr.registry.client import mlflow_client, pinned_uri, registered_bundle
+from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     CHALLENGER,
@@ -94,6 +95,16 @@ def test_a_name_stands_for_the_bundle_that_has_it_now(
 
 
 @pytest.mark.slow
+def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -> None:
+    register_champion(tracker, make_bundle(tmp_path / "made"))
+    folder = database_of(tracker.uri).parent
+    shutil.copytree(folder, tmp_path / "copy")
+    for place in (tmp_path / "copy", folder):
+        uri = f"sqlite:///{place}/mlflow.db"
+        assert registered_bundle("models:/hapvr@champion", uri).is_relative_to(place)
+        assert all(run.info.artifact_uri.startswith(place.as_uri()) for run in Tracker(uri, "tests").runs())
+
+
 def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files of the bundle come into the cache; a name that is not there is refused."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
