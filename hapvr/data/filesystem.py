@@ -172,9 +172,9 @@ class DataRoot:
         """Size of a file; 0 where it does not exist."""
         return int(self.filesystem.get_file_info(self.path(name)).size or 0)
 
-    def modified_s(self, name: str) -> float:
-        """When an existing file was written last, in seconds since 1970."""
-        return float(self._info(self.path(name)).mtime_ns / 1e9)
+    def modified_ns(self, *names: str) -> list[int]:
+        """When each of some files was written last, in nanoseconds since 1970; 0 for one that does not exist."""
+        return [info.mtime_ns or 0 for info in self._info([self.path(name) for name in names])]
 
     def write_json(self, name: str, value: Any) -> None:
         with self.write(name) as stream:

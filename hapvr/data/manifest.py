@@ -35,6 +35,7 @@ VIDEO_COLUMNS = (
     pa.field("width_px", pa.int32()),
     pa.field("height_px", pa.int32()),
     pa.field("codec", pa.string()),
+    pa.field("former_sha256", pa.string()),
 )
 
 

@@ -9,11 +9,14 @@ search/<digest of the network>/index-<number>/         an index, see `hapvr.sear
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +27,7 @@ from safetensors.numpy import load, save
 
 from hapvr.data.features import STAGE, FeatureFile
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
@@ -36,6 +40,8 @@ from hapvr.video.sources import path_of_text, text_of_path
 FOLDER = "search"
 CURRENT = f"{FOLDER}/current.json"
 BLANK_FILE = "blank.safetensors"
+REFRESH_S = 5.0
+"""How long what is stored is taken to be unchanged."""
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
 MAX_KEPT_TIMES = 1000
@@ -43,6 +49,8 @@ MAX_KEPT_TIMES = 1000
 
 IndexPlace = Annotated[str, Field(pattern=r"^search/[0-9a-f]{16}/index-\d{4,}$")]
 """Below the data root; old ones are removed, so it is nothing else."""
+
+CHANGED = "search: the frames of {} are others than those that were described; run `hapvr index add` or the chain again"
 
 Value = TypeVar("Value")
 
@@ -127,7 +135,7 @@ def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoMetadata:
-    """path: of the file, None where only features are known. sha256: of its bytes; of the id where there is no file.
+    """path: of the file, None where only features are known. sha256: of the bytes that were sampled; of the id where there is no file.
 
     num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
     and height that black bars leave. noise: grey levels, see `noise_level`.
@@ -155,19 +163,41 @@ class VideoMetadata:
 
 
 class CollectionMetadata:
-    """Metadata by video id, from the index of the shard that the video is in. Any thread may ask."""
+    """Metadata by video id, from the steps that looked at the video's file; read again where these change, as files do whose
+    pictures, and so whose place in the index, stay the same. Any thread may ask."""
 
     def __init__(self, root: DataRoot, shards: Mapping[str, str]) -> None:
         """shards: video id -> shard."""
+        self._root, self._shards = root, shards
+        self._known: dict[str, tuple[float, list[int], dict[str, dict[str, Any]]]] = {}
 
-        @cache
-        def rows(key: str) -> dict[str, dict[str, Any]]:
-            shard = Shard(root, VIDEOS_STAGE, key)
-            if not root.exists(shard.index_name) and "imported" in Shard(root, STAGE, key).require({}).settings:
-                return {}  # these have no files
-            return {row["video_id"]: row for row in shard.rows() if row["status"] == STATUS_OK}
+    def _rows(self, key: str) -> dict[str, dict[str, Any]]:
+        videos, frames, features = (Shard(self._root, name, key) for name in (VIDEOS_STAGE, FRAMES_STAGE, STAGE))
+        looked_s, before, rows = self._known.get(key, (-math.inf, [], {}))
+        if (now_s := time.monotonic()) - looked_s < REFRESH_S:
+            return rows
+        if (written := self._root.modified_ns(*(one.index_name for one in (videos, frames, features)))) != before:
+            imported = not written[0] and "imported" in features.require({}).settings  # these have no files
+            rows = {row["video_id"]: row for row in ([] if imported else videos.rows()) if row["status"] == STATUS_OK}
+            sampled = {row["video_id"]: row for row in frames.rows()} if written[1] else {}
+            described = {row["video_id"]: row for row in features.rows()} if written[2] else {}
+            for name in rows.keys() & sampled.keys():
+                pictures = sampled[name]["frames_sha256"]
+                changed = described.get(name, {}).get("frames_sha256", pictures) != pictures
+                rows[name] |= {"sha256": sampled[name]["file_sha256"], "changed": changed}
+        self._known[key] = (now_s, written, rows)
+        return rows
 
-        self._shards, self._rows = shards, rows
+    def contents(self, key: str) -> dict[str, str]:
+        """Video id -> SHA-256 of all videos of a shard that can be used; none of a shard that cannot be read."""
+        with suppress(DataError):
+            return {name: row["sha256"] for name, row in self._rows(key).items()}
+        return {}
+
+    def require_described(self, video_id: str) -> None:
+        """Raise DataError where the features of a video are not those of its frames."""
+        if self._rows(self._shards[video_id]).get(video_id, {}).get("changed"):
+            raise DataError(CHANGED.format(video_id))
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path, and the digest of the id. Raises as
@@ -203,8 +233,9 @@ class SearchableCollection:
             require(shard.require({}).settings)
             return FeatureFile(shard, extras=extras)
 
+        # no function refers to the collection: files close when it is dropped, not when a cycle is found
         self._opened = opened
-        self._times = lru_cache(MAX_KEPT_TIMES)(lambda video_id: tuple(self._file(video_id).times(video_id)))
+        self._times = lru_cache(MAX_KEPT_TIMES)(lambda video_id: tuple(opened(shards[video_id]).times(video_id)))
         made = (Shard(root, STAGE, key).provenance() for key in self.shards())
         if (first := next((found for found in made if found is not None), None)) is not None:
             require(first.settings)  # it stands for all until they are read
@@ -220,6 +251,7 @@ class SearchableCollection:
     def times(self, video_id: str) -> Sequence[float]:
         """Seconds [T] of the sampled frames. Raises DataError for a video that has no features any more."""
         with self._guard:
+            self._file(video_id)
             return self._times(video_id)
 
     def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
@@ -227,6 +259,7 @@ class SearchableCollection:
         with self._guard:
             file = self._file(video_id)
             regions, hashes = file.regions(video_id, first, last), file.hashes(video_id, first, last)
+        self.metadata.require_described(video_id)
         return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:

@@ -24,7 +24,7 @@ from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
 from hapvr.scorer.videos import Recent
-from hapvr.search.collection import SearchableCollection
+from hapvr.search.collection import CHANGED, SearchableCollection
 from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
 from hapvr.search.hashes import RADIUS
 from hapvr.search.index import FrameIndex
@@ -239,10 +239,12 @@ class SearchEngine:
         return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
 
     def _embedded(self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline) -> EmbeddedVideo:
-        """Some frames of a video. Raises DataError where it is gone."""
+        """Some frames of a video. Raises DataError where it is gone, or was changed since it was indexed."""
         found = self.recent.get((name, rows))
         if found is None:
             read = self.collection.read(name, times_s, *rows)
+            if not self.index.read_hashes().holds(name, read.clock.times_s, read.hashes):
+                raise DataError(CHANGED.format(name))
             found = self.recent.keep((name, rows), self.scorer.embed(read, deadline))
         return found
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hapvr.video.frames import NO_HASH, Hashes
 
@@ -33,9 +36,18 @@ class HashIndex:
     """
 
     def __init__(self, frames: pa.Table) -> None:
-        """frames: columns video_id, second and hash; those without a hash are never found."""
+        """frames: columns video_id, second and hash, those of a video contiguous; those without a hash are never found."""
         hashes = frames["hash"].to_numpy()
         self._frames, self._hashes = frames.select(["video_id", "second"]), hashes
+        self._places: dict[str, tuple[int, int]] = {}
+        """First and last + 1 row of each video."""
+        first = start = 0
+        for chunk in frames["video_id"].chunks:
+            runs = pc.run_end_encode(chunk)
+            for name, last in zip(runs.values.to_pylist(), (start + runs.run_ends.to_numpy()).tolist(), strict=True):
+                self._places[name] = (self._places.get(name, (first, 0))[0], last)  # chunks may cut a video
+                first = last
+            start += len(chunk)
         self._orders, self._starts = [], []
         for part in _parts(hashes):
             order = np.argsort(part, kind="stable").astype(np.int32)
@@ -44,7 +56,15 @@ class HashIndex:
 
     def video_ids(self) -> list[str]:
         """Of all frames, each once."""
-        return list(self._frames["video_id"].unique().to_pylist())
+        return list(self._places)
+
+    def holds(self, video_id: str, times_s: Sequence[float], hashes: Hashes) -> bool:
+        """Whether the frames of a part of a video, at times [T] and with hashes [T], are those that are here."""
+        rows = slice(*self._places.get(video_id, (0, 0)))
+        seconds, times = self._frames["second"][rows].to_numpy(), np.asarray(times_s, np.float32)
+        inside = (seconds >= times[0]) & (seconds <= times[-1])
+        place = np.searchsorted(times, seconds[inside])
+        return bool(np.all((times[place] == seconds[inside]) & (hashes[place] == self._hashes[rows][inside])))
 
     def search(self, hashes: Hashes, k: int) -> pa.Table:
         """The k nearest frames of each of the hashes [Q] that are within RADIUS bits, nearest first, none for NO_HASH.

@@ -439,7 +439,8 @@ def _naming_damage(place: str) -> Iterator[None]:
             raise DataError(
                 f"search: another process changed {place} at the same time; run this again when that one has ended"
             ) from error
-        raise DamagedError(f"search: {place} cannot be used ({first_line(error)}); {REBUILD}") from error
+        said = first_line(error).replace(place.lstrip("/"), TABLE)
+        raise DamagedError(f"search: {place} cannot be used ({said}); {REBUILD}") from error
 
 
 def _storage_options(place: str) -> dict[str, str] | None:

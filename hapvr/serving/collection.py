@@ -15,15 +15,12 @@ import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
-from hapvr.search.collection import VideoMetadata, current_index
+from hapvr.search.collection import REFRESH_S, VideoMetadata, current_index
 from hapvr.search.index import FrameIndex
 from hapvr.search.match import Query
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.videos import open_frames
-
-REFRESH_S = 5.0
-"""How long an index is taken to be unchanged."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,7 +95,7 @@ class Collection:
         one is being opened, others go on with the one before. wait: for the first to be opened; look: it was changed just now."""
         with suppress(DamagedError):
             current_index(self.project.root)
-        if self._opening.acquire(blocking=wait and self.opened is None):
+        if self._opening.acquire(blocking=look or (wait and self.opened is None)):
             try:
                 if look or time.monotonic() - self._looked_s >= REFRESH_S:
                     self._look()
@@ -114,7 +111,7 @@ class Collection:
             current = current_index(root)
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self.opened is None or state != self.opened.state:
-                changed_s = root.modified_s(f"{current.place}/index.json")
+                changed_s = root.modified_ns(f"{current.place}/index.json")[0] / 1e9
                 self.opened = OpenIndex(Searcher.open(self.project, model=self._model), state, changed_s)
                 # no daemon: Python ends those inside of native code, which aborts the process
                 threading.Thread(target=self._verify, args=(self.opened.searcher,), name="verify-index").start()

@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from hapvr import __version__
+from hapvr.data.filesystem import allow_open_files
 from hapvr.errors import ArgumentError, DataError, HapvrError
+from hapvr.search.collection import MAX_OPEN_SHARDS
 from hapvr.serving import pairs, refusals, searches, videos
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of, request_of_address
@@ -167,6 +169,7 @@ class Server:
 
     def run(self) -> None:
         """Serve until SIGINT or SIGTERM."""
+        allow_open_files(2 * MAX_OPEN_SHARDS)  # of this version of the index, and of the one before
         with suppress(KeyboardInterrupt):  # uvicorn ends well by it, and raises it again
             self._server.run(sockets=[self._socket])
 

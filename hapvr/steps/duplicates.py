@@ -22,7 +22,7 @@ from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
-from hapvr.search.collection import CURRENT, CurrentIndex, current_index
+from hapvr.search.collection import CURRENT, CollectionMetadata, CurrentIndex, current_index
 from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp, write_rows
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
@@ -134,9 +134,9 @@ def outdated_shards(project: Project, stage: str, schema: pa.Schema, **asked: ob
     root = project.root
     if not root.exists(CURRENT):
         return {}
-    current, found = current_index(root), {}
+    current, metadata, found = current_index(root), CollectionMetadata(root, {}), {}
     for key, indexed in sorted(current.shards(root).items()):
-        wanted = search_fingerprint(stage, project, current, key, indexed, **asked)
+        wanted = search_fingerprint(stage, project, current, key, indexed, metadata.contents(key), **asked)
         if stamp(read_rows(root, rows_place(stage, key), schema, damaged=True)) != wanted:
             found[key] = digest_of([wanted, current.since])
     return found

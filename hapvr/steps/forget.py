@@ -7,9 +7,11 @@ done as before, and nothing is decoded again.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,13 +48,13 @@ SHARD_STAGES = (VIDEOS_STAGE, frames.STAGE, features.STAGE, VIEWS_STAGE, LABELS_
 
 @dataclass(frozen=True)
 class ForgottenVideo:
-    """sha256: of its content, "" where that is unknown or a video that stays has it, too. kept_out: whether it is not
-    listed again while its file is there."""
+    """contents: SHA-256 of all that its file has held, without those of videos that stay. kept_out: whether it is not listed
+    again while its file is there."""
 
     video_id: str
     shard: str
     uri: str
-    sha256: str
+    contents: Sequence[str]
     kept_out: bool
 
 
@@ -81,19 +83,21 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
         )
     of_source = [row for row in listed.values() if row["source"] in {f"{offline}{part}" for part in PARTS}]
     local = (row for row in of_source if not is_remote(row["uri"]))
-    wanted = {row["video_id"]: False for row in local if not path_of_text(row["uri"]).exists()}
+    wanted = {row["video_id"]: False for row in local if not os.path.exists(path_of_text(row["uri"]))}
     wanted |= dict.fromkeys(video_ids, True)
     shards = [[Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)] for key in manifest.shard_keys(root)]
     inspected = [made[0] for made in shards if any(root.exists(shard.index_name) for shard in made)]
-    contents = {row["video_id"]: row["sha256"] for shard in inspected for row in shard.rows() if row["sha256"]}
-    digests = {contents[one] for one in wanted if one in contents} | {one.sha256 for one in videos.values()} - {""}
+    rows = chain.from_iterable(shard.rows() for shard in inspected)
+    contents = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} - {""} for row in rows}
+    digests = {name for one in wanted for name in contents.get(one, ())}.union(
+        *(one.contents for one in videos.values())
+    )
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
             wanted = {row["video_id"]: False for row in listed.values() if row["source"] == name} | wanted
-    kept = {sha256 for one, sha256 in contents.items() if one not in wanted and one not in videos}
+    kept = {name for one, names in contents.items() if one not in wanted and one not in videos for name in names}
     for one in wanted.keys() & listed.keys():
-        sha256 = contents.get(one, "")
-        place = (listed[one]["shard"], listed[one]["uri"], "" if sha256 in kept else sha256)
+        place = (listed[one]["shard"], listed[one]["uri"], sorted(contents.get(one, set()) - kept))
         videos[one] = ForgottenVideo(one, *place, wanted[one])
     if not videos:
         raise ArgumentError("forget: there is nothing to forget; name videos, or a source whose files are gone")
@@ -108,7 +112,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         journal.videos = videos = list({one.video_id: one for one in (*journal.videos, *videos)}.values())
         root.write_json(JOURNAL, asdict(journal))
         gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
-        values = frozenset({*gone, *(one.uri for one in videos), *(one.sha256 for one in videos)} - {""})
+        values = frozenset({*gone, *(one.uri for one in videos)}.union(*(one.contents for one in videos)))
         names = {manifest.name_digest(name) for one in videos if one.kept_out for name in (one.video_id, one.uri)}
         root.write_json(manifest.FORGOTTEN, {"names": sorted(names | manifest.forgotten_digests(root))})
         with root.lock(MANIFEST_STAGE):
@@ -160,6 +164,8 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
     root = shard.root
     with shard.lock():
         root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
+        new = Shard(root, f"{shard.stage}/{shard.key}", "new")
+        _take(shard, new)
         try:
             if (found := shard.find()) is not None:
                 shard.verify()
@@ -181,13 +187,25 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
         own = [one for one in found.table.schema if one.name not in {known.name for known in INDEX_FIELDS}]
         if found.data_sha256:
             videos = VideoRows(shard)
-            with shard.write_data(list(shard.open_data().schema_arrow)) as write:
+            with new.write_data(list(shard.open_data().schema_arrow)) as write:
                 for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
                     write(videos.rows(video_id).columns)
         provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
-        shard.write_index(rows, provenance=provenance, fields=own)
+        new.write_index(rows, provenance=provenance, fields=own)
+        _take(shard, new)
         for digests in before:
             renamed.update(zip(digests, _digests(shard), strict=True))
+
+
+def _take(shard: Shard, new: Shard) -> None:
+    """Put what was written anew in the place of a shard, where that is finished; a killed call is gone on with."""
+    root = shard.root
+    if root.exists(new.index_name):
+        if root.exists(new.data_name):
+            root.delete(shard.index_name)
+            root.filesystem.move(root.path(new.data_name), root.path(shard.data_name))
+        root.filesystem.move(root.path(new.index_name), root.path(shard.index_name))
+    root.delete_folder(f"{new.stage}/{new.key}")
 
 
 def _digests(shard: Shard) -> list[str]:

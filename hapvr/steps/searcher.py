@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
-from hapvr.files import file_sha256
+from hapvr.files import digest_of, file_sha256
 from hapvr.provenance import Provenance
 from hapvr.registry.client import pinned_uri
 from hapvr.scorer import DEFAULT_PRECISION
@@ -29,7 +28,6 @@ from hapvr.search.match import Match, Part, Query, SearchAnswer, coverage, cut, 
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
-from hapvr.steps.videos import content_digest
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can know it beforehand."""
@@ -281,7 +279,8 @@ class Searcher(SearchEngine):
             raise DataError(f"search: {UNSURE}; register one with a validation benchmark of five queries or more")
         if key not in self.indexed:
             raise DataError(f"search: shard {key} is not in the index; run `hapvr index update` first")
-        return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], **asked)
+        contents = self.collection.metadata.contents(key)
+        return search_fingerprint(stage, self.project, self.current, key, self.indexed[key], contents, **asked)
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
@@ -294,12 +293,18 @@ def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> Search
 
 
 def search_fingerprint(
-    stage: str, project: Project, current: CurrentIndex, key: str, indexed: str, **asked: object
+    stage: str,
+    project: Project,
+    current: CurrentIndex,
+    key: str,
+    indexed: str,
+    contents: Mapping[str, str],
+    **asked: object,
 ) -> str:
     """Changes where searches in, or by the videos of, a shard may give something else: model, features, descriptors, files,
-    settings and way of searches. indexed: digest of what the index holds of the shard. asked: what the step adds."""
+    settings and way of searches. indexed: digest of what the index holds of the shard. contents: see `CollectionMetadata`; the
+    same that what is found is stored with. asked: what the step adds."""
     settings = project.config.search.model_dump(mode="json", exclude={"index", "min_duplicate_probability"})
-    files = content_digest(found.rows()) if (found := project.shard(VIDEOS_STAGE, key).find()) else "imported"
     inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
-    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT, "files": files}
+    model = {"network": current.digest, "model": current.model, "scores": SCORES_FORMAT, "files": digest_of(contents)}
     return Provenance(stage, {**model, **asked, **settings}, inputs).fingerprint

@@ -131,7 +131,7 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
 def is_away(project: Project, name: str) -> bool:
     """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
     rows = [row for row in _known(project.root, *(f"{name}{part}" for part in PARTS)) if not is_remote(row.uri)]
-    return bool(rows) and not any(path_of_text(row.uri).exists() for row in rows)
+    return bool(rows) and not any(os.path.exists(path_of_text(row.uri)) for row in rows)
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -147,7 +147,7 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
     for key, row in inspected_videos(project.root, shard_keys(project.root)):
         if row["status"] == STATUS_OK:
             lost, usable = found.get(source_of(key), (0, 0))
-            found[source_of(key)] = (lost + (not path_of_text(row["path"]).exists()), usable + 1)
+            found[source_of(key)] = (lost + (not os.path.exists(path_of_text(row["path"]))), usable + 1)
     return found
 
 
@@ -194,7 +194,9 @@ def _follow_moves(project: Project) -> None:
             if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name)
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
-    gone = {row.video_id: row for row in known.values() if not (is_remote(row.uri) or path_of_text(row.uri).exists())}
+    gone = {
+        row.video_id: row for row in known.values() if not (is_remote(row.uri) or os.path.exists(path_of_text(row.uri)))
+    }
     shards = {row.shard for row in gone.values()} if scanned else ()
     contents = {row["video_id"]: row for _, row in inspected_videos(root, shards)}
     away = {source: is_away(project, source) for source in {row.source for row in gone.values()}}
@@ -258,7 +260,10 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         _follow_moves(project)
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
-        next_number = Counter(map(source_of, shard_keys(root)))
+        # one above the highest: shards below may be lost, and what others wrote is never written over
+        next_number = Counter[str]()
+        for key in shard_keys(root):
+            next_number[source_of(key)] = max(next_number[source_of(key)], int(key.rpartition("-")[2]) + 1)
         new_shards = []
         for source, split, offered in resolve_sources(project, progress=progress):
             # the id of a file that moved within the source is not free for another that took its place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard, source_of
 from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, frame_columns, index_row
+from hapvr.errors import DataError
 from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from hapvr.video.download import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
-CHANGED = "changed_file"
+CHANGED, MISSING = "changed_file", "missing_file"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video")
@@ -56,14 +58,19 @@ def make_videos(
         if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
     )
 
+    # so that what was made of other contents can be forgotten, too
+    former = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} for row in before}
+
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         # what was fetched and could not be read is fetched again
-        return _look(project, [rows[video_id] for video_id in video_ids], again=unread)
+        for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
+            others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
+            yield row | {"former_sha256": " ".join(others) or None}, data
 
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
-        is_there = row["status"] != STATUS_OK or video_id in away or path_of_text(row["path"]).exists()
+        is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
         return unchanged and is_there and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
@@ -163,6 +170,10 @@ def make_frames(
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
+            if video.reason == MISSING and is_away(project, source_of(key)):
+                raise DataError(
+                    f"frames: the files of {source_of(key)} are away; connect their drive and run this again"
+                )
             recorded, num_frames = digests[video.video_id], len(video.jpegs)
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
@@ -181,7 +192,7 @@ def make_frames(
             yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
-        passing = row["reason"] in {*RETRYABLE, "missing_file", CHANGED}
+        passing = row["reason"] in {*RETRYABLE, MISSING, CHANGED}
         return digests.get(row["video_id"]) == row["file_sha256"] and not (retry_failed and passing)
 
     recipe = ShardRecipe(

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import unicodedata
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,14 @@ class ManifestEntry:
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:
-    """All files but hidden ones and those in hidden or linked folders. of: begins the message of the DataError for a folder that is
-    missing or cannot be read."""
+    """All files but hidden ones and those in hidden or linked folders, and, with a warning, in those that may not be read. of: begins
+    the message of the DataError for a folder that is missing or cannot be read."""
 
     def refuse(error: OSError) -> None:
-        raise DataError(f"{of}{error.filename} cannot be listed ({error.strerror}); name one you may read") from error
+        said = f"{of}{error.filename} cannot be listed ({error.strerror})"
+        if Path(error.filename) == root:
+            raise DataError(f"{said}; name one you may read") from error
+        warnings.warn(f"{said}; its files are left out", stacklevel=2)
 
     found = list[Path]()
     for folder, folders, names in os.walk(root, onerror=refuse):
@@ -51,11 +55,16 @@ def files_below(root: Path, *, of: str = "") -> list[Path]:
 def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row.
 
-    Links to files outside of it are left out. Raises DataError as `files_below` does, and where there is no video.
+    Links to files outside of it, and to others of these, are left out. Raises DataError as `files_below` does, and where there is
+    no video.
     """
     top, found = root.resolve(), files_below(root, of=f"source {source}: ")
     # unlike Path.resolve, realpath takes links that point at each other in a circle
-    found = [one for one in found if not one.is_symlink() or Path(os.path.realpath(one)).is_relative_to(top)]
+    places = {top / one.relative_to(root) for one in found if not one.is_symlink()}
+    linked = {one: Path(os.path.realpath(one)) for one in found if one.is_symlink()}
+    found = [
+        one for one in found if one not in linked or (linked[one].is_relative_to(top) and linked[one] not in places)
+    ]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"

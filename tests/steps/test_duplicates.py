@@ -119,12 +119,45 @@ def test_only_what_is_new_is_looked_through(grown: Project) -> None:
 def test_a_file_of_other_bytes_keeps_its_pairs(grown: Project, searchable: Path, tmp_path: Path) -> None:
     """As after an edit of its tags, of which neither features nor index know."""
     project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
-    before = kinds(project)
+    before, opened = kinds(project), Searcher.open(project)
+    key = opened.collection.shard_of["in/short.mp4"]
+    metadata = opened.collection.metadata.of("in/short.mp4")
     with (tmp_path / "videos" / "short.mp4").open("ab") as file:
         file.write(b"\0\0\0\x10freehapvr-1.")
     index(project, searchable / "bundle-0")
-    assert len(outdated_pairs(project)) == sum(make_all(project)) == 1
+    # a service that has looked at the file a second ago does not say that it knows the new one
+    assert not make_duplicate_pairs(project, opened, key)
+    assert len(outdated_pairs(project)) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hapvr.search.collection.REFRESH_S", 0.0)
+        assert opened.collection.metadata.of("in/short.mp4").sha256 != metadata.sha256
+        assert make_duplicate_pairs(project, opened, key)
+    assert not any(make_all(project))
     assert kinds(project) == before
+
+
+@pytest.mark.parametrize("stage", ["videos", "features", "search"])
+def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
+    grown: Project, searchable: Path, tmp_path: Path, stage: str
+) -> None:
+    """As after half a back-up was restored: such a video is not compared, and this is said."""
+    project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
+    video, stored = tmp_path / "videos" / "z new excerpt.mp4", project.root.local_path(stage)
+    old = shutil.copytree(stored, tmp_path / "before")
+    write_scenes(video, list(range(700, 706)), fps=5)
+    index(project, searchable / "bundle-0")
+    stored.rename(tmp_path / "after")
+    shutil.copytree(old, stored)
+    searcher = Searcher.open(project)
+    asked = Path("videos/short.mp4") if stage == "search" else video  # what it showed, and what it shows
+    answer = searcher.search(tmp_path / asked)
+    found = {one.reference: one for one in answer.matches}.get("in/z new excerpt.mp4")
+    if stage == "videos":
+        assert found
+        assert found.same_file
+    else:
+        assert found is None
+        assert "in/z new excerpt.mp4" in answer.warnings[-1]
 
 
 def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grown: Project, tmp_path: Path) -> None:
