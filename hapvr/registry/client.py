@@ -14,6 +14,7 @@ import urllib.request
 import warnings
 from contextlib import closing
 from http.client import HTTPException
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,10 @@ _PLACES = {
     "model_versions": "storage_location",
 }
 """Columns of MLflow's database that say where artifacts are."""
+_FOLDERS = """
+SELECT experiments.artifact_location, run_uuid FROM experiments JOIN runs USING (experiment_id) UNION
+SELECT experiments.artifact_location, 'models/' || model_id FROM experiments JOIN logged_models USING (experiment_id)
+"""
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
@@ -162,24 +167,24 @@ def database_of(tracking_uri: str) -> Path:
 
 
 def follow_move(tracking_uri: str) -> None:
-    """Have a database that was copied or moved name the artifacts beside it. MLflow records where they were made, and has no
-    call that changes it: a copy would read, and change, those of the original. Raises DataError for one that cannot be written."""
+    """Have a database that was copied or moved with its artifacts name those beside it. MLflow records where they were made,
+    and has no call that changes it (mlflow#3144): a copy would read, and change, those of the original. Raises DataError for
+    one that cannot be written."""
     database = database_of(tracking_uri)
     if not (tracking_uri.startswith(SQLITE) and database.is_file()):
         return
-    own = (database.resolve().parent / "artifacts").as_uri()
+    own = database.resolve().parent / "artifacts"
     with closing(sqlite3.connect(database)) as connection, connection:
         try:
-            named = {place for (place,) in connection.execute("SELECT artifact_location FROM experiments")}
-        except sqlite3.Error:  # MLflow has not made it yet, or says what is wrong with it
-            return
-        for old in (one for one in named - {own} if re.match("file:.*/artifacts$", one or "")):
-            for table, column in _PLACES.items():
+            rows = connection.execute(_FOLDERS)
+            # other projects, whose artifacts stay where they are, may share the database
+            named = {place for place, name in rows if place not in (None, own.as_uri()) and (own / name).is_dir()}
+            for old, (table, column) in product(named, _PLACES.items()):
                 change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE instr({column} || '/', ?) = 1"
-                try:
-                    connection.execute(change, (own, len(old) + 1, f"{old}/"))
-                except sqlite3.Error as error:
-                    raise DataError(f"tracking: {database} was moved, and cannot be changed: {error}") from error
+                connection.execute(change, (own.as_uri(), len(old) + 1, f"{old}/"))
+        except sqlite3.Error as error:
+            if not re.search("no such|not a database", str(error)):  # MLflow makes it, or says what is wrong
+                raise DataError(f"tracking: {database} cannot be read and written ({error}); try again") from error
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:

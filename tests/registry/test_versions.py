@@ -96,13 +96,18 @@ def test_a_name_stands_for_the_bundle_that_has_it_now(
 
 @pytest.mark.slow
 def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -> None:
+    """Other projects in the same database keep theirs where they are."""
     register_champion(tracker, make_bundle(tmp_path / "made"))
     folder = database_of(tracker.uri).parent
+    theirs = tracker.client.create_experiment("theirs", (tmp_path / "theirs" / "artifacts").as_uri())
+    run = tracker.client.create_run(theirs)
     shutil.copytree(folder, tmp_path / "copy")
     for place in (tmp_path / "copy", folder):
         uri = f"sqlite:///{place}/mlflow.db"
         assert registered_bundle("models:/hapvr@champion", uri).is_relative_to(place)
-        assert all(run.info.artifact_uri.startswith(place.as_uri()) for run in Tracker(uri, "tests").runs())
+        ours = Tracker(uri, "tests")
+        assert all(one.info.artifact_uri.startswith(place.as_uri()) for one in ours.runs())
+        assert ours.client.get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
 
 
 def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
