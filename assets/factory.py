@@ -61,12 +61,7 @@ def described(name: str) -> str:
 
 
 def chain_asset(
-    name: str,
-    *,
-    group: str,
-    kinds: set[str],
-    checks: Mapping[str, str] | None = None,
-    output_required: bool = True,
+    name: str, *, group: str, kinds: set[str], checks: Mapping[str, str] | None = None, output_required: bool = True
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """`dg.asset` with what the chain says of a step. checks: by name, what each is about; output_required: False where it may
     make nothing; steps after it are skipped then."""

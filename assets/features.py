@@ -40,11 +40,7 @@ def _show_features(made: Made) -> dg.MaterializeResult:
 
 
 features = step_asset(
-    "features",
-    _show_features,
-    group="features",
-    kinds={"pytorch", "parquet"},
-    checks=checks.FEATURES,
+    "features", _show_features, group="features", kinds={"pytorch", "parquet"}, checks=checks.FEATURES
 )
 
 

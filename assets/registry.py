@@ -91,8 +91,5 @@ registered_model = step_asset(
         BETTER: "The mean of the target metrics is higher than the champion's.",
         NOT_WORSE: "No required metric is lower than the champion's.",
     },
-    arguments=lambda context: {
-        "run": training_key(context.run),
-        "tags": {"dagster.run_id": training_key(context.run)},
-    },
+    arguments=lambda context: {"run": training_key(context.run), "tags": {"dagster.run_id": training_key(context.run)}},
 )

@@ -5,8 +5,6 @@ A step is done where the fingerprint that it stored equals that of its settings,
 (`hapvr.provenance.Provenance`); a step that is done is left alone, so running one twice costs nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`hapvr`: every step and every question from the command line. 0: fine, 1: the work failed, 2: the call was wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

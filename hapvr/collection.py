@@ -4,8 +4,6 @@ A collection is a data root with its configuration in it, COLLECTION_FILE. Every
 configuration file, and Dagster's chain trains on the same data.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence

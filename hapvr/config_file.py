@@ -1,7 +1,5 @@
 """Configurations as YAML files: reading with `extends`, environment variables and overrides; writing without secrets."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Files that are written whole, so that a reader finds the old content or the new one; JSON files that may be damaged; digests."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import itertools

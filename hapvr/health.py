@@ -1,7 +1,5 @@
 """How a project is, in ten lines, and what of it needs a person: for `hapvr status` and for the webhook."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How long work tells its caller how far it is, without knowing whether that is a terminal or a run's log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Progress = Callable[[int, int], None]

@@ -1,7 +1,5 @@
 """What all settings have in common, and those of search, serving and the gate; other rooms have a `settings.py` of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 

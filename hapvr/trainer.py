@@ -1,7 +1,5 @@
 """One process of a training: `python -m hapvr.trainer --run-folder F --project-folder P`; torchrun starts several."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -6,8 +6,6 @@ Repairs lose nothing: a damaged file is set aside under another name until its r
 can be made. Only files that our own records say we made or fetched are touched.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress

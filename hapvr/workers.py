@@ -1,7 +1,5 @@
 """Worker processes with limits."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -33,11 +33,7 @@ def roots(folder: str) -> dict[Path, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "forbidden"),
-    [
-        ("hapvr", {"assets", "pipelines", "dagster"}),
-        ("assets", {"pipelines"}),
-    ],
+    ("folder", "forbidden"), [("hapvr", {"assets", "pipelines", "dagster"}), ("assets", {"pipelines"})]
 )
 def test_imports_run_one_way(folder: str, forbidden: set[str]) -> None:
     """pipelines -> assets -> hapvr, never back; the library does not know Dagster."""

@@ -1,7 +1,5 @@
 """How views look: weak and strong clips of sampled frames, cached or online. Every draw is seeded by (seed, video id, view)."""
 
-from __future__ import annotations
-
 import importlib.resources
 import string
 from collections.abc import Callable, Sequence

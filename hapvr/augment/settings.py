@@ -1,7 +1,5 @@
 """Settings of the training clips."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -4,8 +4,6 @@ Temporal augmentations return int64 arrays of indices into the video, in the ord
 stand for frames without a source.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ videos.parquet also holds path (relative to the folder), group and edit; a video
 to videos/>". Tasks are FIVR's, for the labels ND, DS, CS, IS that occur.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Published features in HDF5: one dataset per video id, [T, R, D] or [T, D]."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

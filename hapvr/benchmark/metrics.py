@@ -3,8 +3,6 @@
 Everything follows from the ranks of the relevant items: 1 is the best rank, higher similarity is closer.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Is one set of scores better than another? A paired bootstrap over queries, on the videos that both can use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

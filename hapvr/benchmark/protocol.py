@@ -5,8 +5,6 @@ strict: a missing relevant video is a miss, and a missing query scores 0, so los
 frozen: strict, on the videos of a named availability manifest, so that two runs are compared on the same videos.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Videos are their positions in `definition.queries` (Q of them) and `definition.database` (N).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figures and tables of benchmark results. Figures are matplotlib `Figure` objects without global state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Queries stay in memory. References are read once, and scored and written in parts.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path

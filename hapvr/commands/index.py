@@ -1,8 +1,6 @@
 """`hapvr index add | build | update | status`, the index that searches use; and `hapvr pairs mark | unmark | list | import`, what
 people know about pairs, which searches and duplicates respect."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """`hapvr models import | register | list | show | export (or push) | pull | promote | rollback`."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`hapvr pdq export | match`: hashes of the collection's frames for others, and its videos that show what their lists name."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One data root, local folder or object store URL, behind pyarrow's filesystems."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import posixpath

@@ -1,7 +1,5 @@
 """Frame shards: one JPEG per sampled frame, the rows of a video contiguous and in time order."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

@@ -4,8 +4,6 @@ A query's copies are ND or DS by their edit, or a part in longer footage; every 
 should therefore differ: two recordings of one event, or one clip cut from another, would count against a method that finds them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

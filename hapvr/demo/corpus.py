@@ -4,8 +4,6 @@ generated videos were made from.
 What the files hold follows from the arguments alone: equal arguments give equal plans and equal bytes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

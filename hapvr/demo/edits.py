@@ -5,8 +5,6 @@ Each edit also knows its timeline, from which the true times of a copy follow: w
 the copy shows, as an array of frame numbers, NOTHING where it shows other footage or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

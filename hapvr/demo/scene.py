@@ -4,8 +4,6 @@ A place is a panorama in degrees around a point; actors are sprites on a floor p
 surfaces are procedural, drawn from a seeded generator.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

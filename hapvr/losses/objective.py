@@ -6,8 +6,6 @@ Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and
 count. All return []. Surrogates of average precision are 1 - AP in [0, 1], averaged over the queries that have a positive.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A family is a subclass of `VideoNetwork` with frozen settings that carry its nam
 and `hapvr.train.loop` says how each is trained. Everything else that uses a network knows this interface alone.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ mean of the K = max(round(rate * n), 1) largest: rate 0 is Chamfer (the maximum)
 28 frames the default rates give K = 1 at both levels, so training sees plain Chamfer; top-k acts on long videos only.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

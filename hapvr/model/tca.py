@@ -1,7 +1,5 @@
 """TCA (Shao et al., WACV 2021): a transformer mixes the frames of a video, and their mean stands for the video."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

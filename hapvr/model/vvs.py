@@ -1,7 +1,5 @@
 """VVS (Jo et al., AAAI 2024): one vector per video, in which frames without the video's topic hardly count."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -6,8 +6,6 @@ its last four scales. A network of one scale (a vision transformer) gives region
 network that gives one vector per picture can be the teacher: its embeddings become pseudo labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 timm and the hub's client are imported where they are used: a stored model needs neither, and timm takes 2.5 seconds.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Mapping, Sequence

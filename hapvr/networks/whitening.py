@@ -1,7 +1,5 @@
 """PCA whitening of region vectors (method 1.2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The registered model as MLflow loads it. MLflow runs this file as a script (models from code), so nothing is pickled."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A training continues where MLflow is away: the run gets the metrics later, at the latest when the training is finished.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence

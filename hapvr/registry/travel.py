@@ -6,8 +6,6 @@ SHA256SUMS     the digest of each other file, as `sha256sum --check` reads it
 Beside these it has `BUNDLE_FILES`, and no others: tensors, ONNX and JSON, no pickle.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -3,8 +3,6 @@
 A version's files are a pyfunc model, which brings this package's code, its requirements, a signature and an example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a request may read, how much it may cost and how long it may take, and whose turn it is to compute."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,7 +1,5 @@
 """From similarity to the probability of a match (Platt, 1999, with his smoothed targets)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

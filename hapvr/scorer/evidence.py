@@ -1,8 +1,6 @@
 """From all that a search knows of a candidate to the probability of a match: the order, the probability and the verdict of an
 answer come from this one number."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any

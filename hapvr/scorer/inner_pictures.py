@@ -4,8 +4,6 @@ Found without training, as by the winner of VSC2022's descriptor track (Yokoo et
 pictures on both sides move leaves long straight edges in the mean over time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ All but S, R, D and d may be of any size. A pair with fewer than `min_frames` fr
 last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Matching segments of two videos: heaviest paths through a temporal network of similar frames (Tan et al., "Scalable
 detection of partial near-duplicate videos by visual-temporal consistency", ACM MM 2009)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

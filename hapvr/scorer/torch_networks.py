@@ -1,8 +1,6 @@
 """A model's networks in torch, as a bundle without ONNX files or a GPU runs them; and written as the ONNX files of
 `hapvr.scorer.onnx_networks`, which are checked against torch on real pairs."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import warnings

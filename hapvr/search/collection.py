@@ -6,8 +6,6 @@ search/<digest of the network>/blank.safetensors       descriptors of pictures o
 search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import threading

@@ -5,8 +5,6 @@ The dot product of two means of regions is the network's own frame similarity at
 averages over all pairs of regions. So a shortlist by descriptors is the same model at its coarsest, without training.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

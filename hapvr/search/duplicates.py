@@ -4,8 +4,6 @@ done about groups, as a plan for people to review.
 Groups are stars: every member is a copy of its group's medoid, so that no chain of look-alikes ties strangers together.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

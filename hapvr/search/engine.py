@@ -4,8 +4,6 @@ of those that are shown. Each inner picture of a query is searched for like the 
 Fine scores compare the parts of query and candidate that may show the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The hashes of frames, looked up exactly by Hamming distance."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

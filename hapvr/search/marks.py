@@ -6,8 +6,6 @@ They travel as CSV, a line per pair. Other columns, as a labelling tool writes t
 become tasks of Label Studio: JSON to import there, whose export as CSV is what `hapvr pairs import` reads.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

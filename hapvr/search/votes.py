@@ -4,8 +4,6 @@ A hit says that a query frame at time t looks like a frame of a video at time t'
 that video. Frames of a copy agree on one offset; look-alikes scatter.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

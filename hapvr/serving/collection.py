@@ -1,7 +1,5 @@
 """The collection that the service searches: its index, opened again when it changes."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

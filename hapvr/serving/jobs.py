@@ -4,8 +4,6 @@ duplicates in the background, for people who have no Dagster.
 Only the event loop starts, ends and forgets them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections import Counter

@@ -1,7 +1,5 @@
 """What Prometheus reads at GET /metrics."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

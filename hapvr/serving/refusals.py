@@ -1,7 +1,5 @@
 """Errors as HTTP answers: one JSON object with a sentence and a code, without stack traces or paths of this machine."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The app with its page, guard and headers; and the service as a process: uvicorn on one address, until it is told to end."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

@@ -1,8 +1,6 @@
 """What the endpoints share: the service, what requests give, and who may ask: bearer tokens, of which a file has the digests,
 and a ticket for what browsers load without headers."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

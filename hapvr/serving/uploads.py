@@ -1,7 +1,5 @@
 """What clients send: bodies bounded in size and time, files in a folder that no crash leaves behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Whether the service answers and from which index, and the videos of it: what is known of them, their files and frames."""
 
-from __future__ import annotations
-
 import io
 from typing import Annotated, Any, Literal
 

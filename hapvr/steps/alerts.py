@@ -4,8 +4,6 @@ watch/outbox.db     SQLite: a row per message, forever: its id, its text, how of
                     when the condition that it tells of was found last
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import http.client

@@ -1,7 +1,5 @@
 """Stored features under the ids of a benchmark; retrieval on the validation benchmark during training, never on a test set."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath

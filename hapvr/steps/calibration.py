@@ -1,8 +1,6 @@
 """What a trained model's answers are worth, fitted on the validation benchmark: similarity to probability, the threshold of
 segments, and the evidence of searches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

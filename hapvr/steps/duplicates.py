@@ -5,8 +5,6 @@ duplicate_groups/pictures.parquet        what black bars leave of the pictures o
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Step 9: a benchmark's similarities, metrics and plots, of the trained model and of the untrained baseline. And the promotion
 gate: is a version better than the champion, on the same benchmarks and the same videos?"""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence

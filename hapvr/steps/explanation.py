@@ -1,7 +1,5 @@
 """Why a search shows a video at its place, or not: what each view of the query finds of it, and at which cut it falls out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hapvr.errors import DataError, VideoError

@@ -1,8 +1,6 @@
 """Steps 4 and 5: PCA whitening, fitted once on training frames (asset `whitening`), and whitened region features of whole
 videos (asset `features`); and published ones of both."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import warnings

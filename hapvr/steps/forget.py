@@ -5,8 +5,6 @@ without the rows, in the order of the chain. What was made from one of them then
 done as before, and nothing is decoded again.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks
 show these findings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Step 10: a trained model as a version in MLflow's registry, with its model card (asset `registered_model`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

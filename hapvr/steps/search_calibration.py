@@ -3,8 +3,6 @@
 Here the searches are for edits of the collection's own frames; `hapvr.steps.calibration` has those of a benchmark.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations

@@ -1,8 +1,6 @@
 """Steps 11 and 12: descriptors of all frames by the champion's network (asset `frame_descriptors`), and the index that is kept
 up to date from them (asset `search_index`)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace

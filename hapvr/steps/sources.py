@@ -1,7 +1,5 @@
 """Step 1: the sources of a configuration, and which videos there are, in which shard (asset `video_manifest`)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Step 8: one training run: its folder, its MLflow run, and the command that does it (asset `similarity_model`)."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

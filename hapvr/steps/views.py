@@ -5,8 +5,6 @@ through both networks. Each of the two can also be made alone, with the same res
 settings of `views` (`hapvr.augment.views`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 watch_matches/<shard>/rows.parquet     a row per match of a query of a watch list with a video of the shard
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

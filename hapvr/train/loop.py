@@ -1,8 +1,6 @@
 """The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be read: what trains a
 network by its family, the optimizer, and its learning rate."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

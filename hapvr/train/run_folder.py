@@ -5,8 +5,6 @@ A checkpoint holds plain tensors and numbers. It starts with the SHA-256 of the 
 reader does not notice flipped bits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.3, 3.4)."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """How VVS trains: an anchor with distractor frames inserted, each labelled, finds its positive; the four losses."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

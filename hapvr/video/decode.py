@@ -1,8 +1,6 @@
 """Reading files with PyAV: what a video says about itself, its frames in display order on a repaired clock, samples of them;
 and still pictures as one frame."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -6,8 +6,6 @@ it is fetched, a video is `<stem>.new.*`; a finished file is `<stem>.<suffix>` w
 Only files that a record describes are ever replaced; anything else under such a name is set aside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars, noise and perceptual hashes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ Written from "The TMK+PDQF Video-Hashing Algorithm and the PDQ Image-Hashing Alg
 https://github.com/facebook/ThreatExchange, whose recommended distance and quality are those here.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

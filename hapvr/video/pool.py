@@ -3,8 +3,6 @@
 A worker that hangs, crashes or takes too much memory is killed. A bad file therefore costs one row and no more.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import resource

@@ -5,8 +5,6 @@ processes and whatever is younger than Linux 5.0, for which libraries have an ol
 undone. What is left: names, sizes and dates of files can be looked up, and the answer can be a lie.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

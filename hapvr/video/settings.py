@@ -1,7 +1,5 @@
 """Which videos there are, and how they become files and frames: settings of sources, downloads and sampling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Which videos a source holds: folders of files, and lists of ids or URLs."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.augment import views
-from hapvr.augment.views import (
-    BLANK,
-    NOISE,
-    crop_or_loop,
-    draw_temporal,
-    draw_window,
-    shuffle_dropout,
-)
+from hapvr.augment.views import BLANK, NOISE, crop_or_loop, draw_temporal, draw_window, shuffle_dropout
 
 
 @given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), seed=st.integers(0, 99))

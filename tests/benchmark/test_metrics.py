@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from hapvr.benchmark.metrics import (
-    average_precision,
-    bootstrap_micro_ap,
-    interpolated_precision,
-    ranks_at,
-)
+from hapvr.benchmark.metrics import average_precision, bootstrap_micro_ap, interpolated_precision, ranks_at
 from hapvr.seeding import numpy_rng
 
 

@@ -10,11 +10,7 @@ import pytest
 
 from hapvr.data.features import STAGE, FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import (
-    ManifestRow,
-    read_manifest,
-    write_manifest_shard,
-)
+from hapvr.data.manifest import ManifestRow, read_manifest, write_manifest_shard
 from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, TENSOR_KEY, Shard
 from hapvr.errors import DataError
 from hapvr.tables import write_table

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
-from hapvr.demo.clips_benchmark import (
-    MIN_CLIPS,
-    held_out_counts,
-    load_frames,
-    split_user_videos,
-)
+from hapvr.demo.clips_benchmark import MIN_CLIPS, held_out_counts, load_frames, split_user_videos
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import DataError
 from hapvr.files import file_sha256

@@ -19,12 +19,7 @@ DIMS = 16
 VARIANTS: dict[str, dict[str, Any]] = {
     "hap-vr": {},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.5},
-    "visil_sym": {
-        "spatial_rate": 0.0,
-        "temporal_rate": 0.0,
-        "attention_form": "cosine",
-        "symmetric_chamfer": True,
-    },
+    "visil_sym": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "cosine", "symmetric_chamfer": True},
     "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
     "release": {"min_frames": 8},
     "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},

@@ -75,10 +75,7 @@ def test_frame_similarity_in_blocks_equals_the_whole(rate: float, monkeypatch: p
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "options",
-    [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}],
-)
+@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}])
 def test_a_batch_with_itself_equals_two_batches(
     options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

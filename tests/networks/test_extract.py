@@ -65,10 +65,7 @@ def frames(count: int, side: int = 128) -> Tensor:
 
 @pytest.mark.parametrize(
     ("architecture", "crop_px"),
-    [
-        ("mobilenetv2_100", 128),
-        pytest.param("vit_tiny_patch16_224", 112, marks=pytest.mark.slow),
-    ],
+    [("mobilenetv2_100", 128), pytest.param("vit_tiny_patch16_224", 112, marks=pytest.mark.slow)],
 )
 def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     """Batches of any length, with pooled vectors too. At 112 px the transformer's position embeddings are resized."""

@@ -16,12 +16,7 @@ from hapvr.networks.backbone import load_backbone, load_teacher, region_vectors
 from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
-from hapvr.networks.weights import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    create_network,
-    normalize_pixels,
-)
+from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
 from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop

@@ -94,9 +94,7 @@ def test_without_a_benchmark_the_untrained_baseline_stays(searched: tuple[Projec
     assert current_index(project.root).model == "models:/hapvr/1"
 
 
-def test_descriptors_and_index_follow_features_and_champions(
-    searched: tuple[Project, dg.DagsterInstance],
-) -> None:
+def test_descriptors_and_index_follow_features_and_champions(searched: tuple[Project, dg.DagsterInstance]) -> None:
     """No champion; a champion; its descriptors; its index; nothing to do; another champion; a rollback."""
     project, instance = searched
     keys = list(collection_shards(project.root)[0])

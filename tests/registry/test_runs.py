@@ -10,12 +10,7 @@ import pytest
 
 from hapvr.registry.runs import TrackedTraining, Tracker, complete_metrics
 from hapvr.steps.project import Project
-from hapvr.steps.training import (
-    finish_training,
-    prepare_training,
-    training_command,
-    training_environment,
-)
+from hapvr.steps.training import finish_training, prepare_training, training_command, training_environment
 from hapvr.train.run_folder import read_history
 from pipelines.ui import free_port
 from tests.registry.empty_store import mlflow_server

@@ -10,14 +10,7 @@ from hapvr.errors import DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
 from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import (
-    CHALLENGER,
-    champion_of,
-    promote,
-    register,
-    rollback,
-    version_tags,
-)
+from hapvr.registry.versions import CHALLENGER, champion_of, promote, register, rollback, version_tags
 from tests.registry.conftest import register_champion
 from tests.scorer.bundles import make_bundle
 

@@ -54,11 +54,7 @@ def parts(**settings: Any) -> dict[str, Any]:
             "spatial_rate": 0.5,
             "min_frames": 8,
         },
-        {
-            "comparator": False,
-            "attention": False,
-            "binary_bits": 16,
-        },
+        {"comparator": False, "attention": False, "binary_bits": 16},
     ],
 )
 def test_similarities_are_those_of_torch(

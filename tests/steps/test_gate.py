@@ -59,13 +59,7 @@ def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
 
 
 def evaluated(
-    project: Project,
-    key: str,
-    *,
-    gain: float,
-    seed: int = 0,
-    digest: str | None = None,
-    model_uri: str | None = None,
+    project: Project, key: str, *, gain: float, seed: int = 0, digest: str | None = None, model_uri: str | None = None
 ) -> Version:
     """A run with a stored evaluation of that quality, registered as the next version."""
     tracker = tracker_of(project)

@@ -27,11 +27,7 @@ def cpu() -> Fabric:
 
 
 def run(
-    project: Project,
-    folder: Path,
-    config: Config | None = None,
-    *,
-    validate: Validate | None = None,
+    project: Project, folder: Path, config: Config | None = None, *, validate: Validate | None = None
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
     config = config or project.config

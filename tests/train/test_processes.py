@@ -14,13 +14,7 @@ import torch
 from hapvr.config_file import dump_config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
-from hapvr.steps.training import (
-    fail_training,
-    prepare_training,
-    run_training,
-    training_command,
-    training_environment,
-)
+from hapvr.steps.training import fail_training, prepare_training, run_training, training_command, training_environment
 from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from tests.train.killed import read_history_so_far, start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times

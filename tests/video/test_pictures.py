@@ -43,11 +43,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
     (tmp_path / "text.jpg").write_text("no picture")
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
-    for name, reason in (
-        ("cut.png", "decode_error"),
-        ("text.jpg", "not_video"),
-        ("huge.png", "too_large"),
-    ):
+    for name, reason in (("cut.png", "decode_error"), ("text.jpg", "not_video"), ("huge.png", "too_large")):
         with pytest.raises(VideoError) as refused:
             read(tmp_path / name)
         assert refused.value.reason == reason, name

@@ -7,13 +7,7 @@ import polars as pl
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.video.sources import (
-    path_of_text,
-    read_list,
-    scan_folder,
-    text_of_path,
-    validate_video_id,
-)
+from hapvr.video.sources import path_of_text, read_list, scan_folder, text_of_path, validate_video_id
 
 
 def touch(folder, *names):

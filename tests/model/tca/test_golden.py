@@ -9,11 +9,7 @@ from hapvr.networks.whitening import fit_whitening
 from tests.model.tca import release
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-LEVELS = {
-    "cosine": {},
-    "chamfer": {"level": "frame"},
-    "symmetric": {"level": "frame", "symmetric_chamfer": True},
-}
+LEVELS = {"cosine": {}, "chamfer": {"level": "frame"}, "symmetric": {"level": "frame", "symmetric_chamfer": True}}
 
 
 @pytest.fixture(scope="module")
