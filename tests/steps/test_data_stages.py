@@ -13,6 +13,7 @@ from hapvr.augment.views import plan_cached_views
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
+from hapvr.errors import DataError
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
@@ -43,6 +44,29 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert views.read(video_id).shape == (3, 4, 9, 32)
+
+
+def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Path) -> None:
+    folder, data = tmp_path / "in", tmp_path / "data"
+    for number in range(2):
+        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
+    project = open_project(tmp_path, folder_settings(folder, data) | {"shard_videos": 1})
+    assert make_manifest(project).shards == ("in-00000", "in-00001")
+    shutil.rmtree(data / "manifest" / "in-00000")
+    assert make_manifest(project).new_shards == ("in-00002",)
+    make_videos(project, "in-00002")
+    make_frames(project, "in-00002")
+    shutil.move(data / "manifest" / "in-00002", tmp_path / "lost")
+    with pytest.raises(DataError, match="in-00002 is lost; restore it"):
+        make_manifest(project)
+    shutil.move(tmp_path / "lost", data / "manifest" / "in-00002")
+    project.root.delete("frames/in-00002/index.parquet")
+    folder.rename(tmp_path / "away")
+    assert not make_videos(project, "in-00002").done
+    with pytest.raises(DataError, match="connect their drive"):
+        make_frames(project, "in-00002")
+    (tmp_path / "away").rename(folder)
+    assert make_frames(project, "in-00002").num_ok == 1
 
 
 def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
