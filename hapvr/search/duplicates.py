@@ -91,7 +91,7 @@ class DuplicatePair:
 
 
 PAIR_SCHEMA = pa.schema(
-    [(field.name, pa.string() if field.type == "str" else pa.float64()) for field in fields(DuplicatePair)]
+    [(field.name, pa.string() if field.type is str else pa.float64()) for field in fields(DuplicatePair)]
     + [("kind", pa.string())]
 )
 
