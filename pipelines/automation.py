@@ -176,10 +176,12 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
-    if offer != _last_offer(context.instance):
+    before, made_by = _last_offer(context.instance)
+    if offer != before:
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        return dg.RunRequest(job_name="find_videos", run_key=offer)
+        # sources may come back to an earlier state, and Dagster takes a key once
+        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}")
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")
@@ -222,11 +224,12 @@ def _awaiting(pending: "PendingData") -> dg.SkipReason:
     )
 
 
-def _last_offer(instance: dg.DagsterInstance) -> object:
-    """The digest of the sources that the last manifest was made from; None where there is none."""
+def _last_offer(instance: dg.DagsterInstance) -> tuple[object, str]:
+    """The digest of the sources that the last manifest was made from, and the run that made it; None and "" where there is none."""
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    made = event.asset_materialization if event is not None else None
-    return made.metadata["offer"].value if made is not None and "offer" in made.metadata else None
+    if event is None or (made := event.asset_materialization) is None or "offer" not in made.metadata:
+        return None, ""
+    return made.metadata["offer"].value, event.run_id
 
 
 def _running(instance: dg.DagsterInstance, job: "Job") -> str | None:

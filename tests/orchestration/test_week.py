@@ -172,6 +172,17 @@ def test_a_week(week: Week) -> None:
     )
     assert not week.flow()
 
+    # A drive that goes and comes back is seen each time: Dagster takes a run key once.
+    keys, inbox = set(), Path(week.settings["sources"][-1]["path"])
+    for place in (inbox.with_name("away"), inbox) * 2:
+        inbox = inbox.rename(place)
+        request = week.tick("new_videos")
+        assert isinstance(request, dg.RunRequest)
+        assert week.run("find_videos", request).success
+        keys.add(request.run_key)
+    assert len(keys) == 4
+    assert not week.flow()
+
     # Wednesday: three more videos make exactly one more shard; sane settings give a better model than the spoiled one.
     week.videos_arrive(203, 204, 205)
     request = week.tick("new_videos")
