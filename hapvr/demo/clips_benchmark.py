@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import shutil
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -86,6 +87,10 @@ def split_user_videos(
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded.
     """
     groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
+    there = {clip.file for group in groups for clip in group} | {str(path.relative_to(videos)) for path in unusable}
+    if lost := sorted((scenes or {}).keys() - there):
+        said = f"{len(lost)} rows of the table of scenes name no clip below {videos}, such as {lost[0]!r}"
+        warnings.warn(f"own videos: {said}; wanted paths below that folder, as they are spelt there", stacklevel=2)
     units = _scenes(groups, scenes or {}, trained)
     if len(units) < MIN_CLIPS:
         raise DataError(

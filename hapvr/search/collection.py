@@ -180,9 +180,9 @@ class CollectionMetadata:
             sampled = {row["video_id"]: row for row in frames.rows()} if written[1] else {}
             described = {row["video_id"]: row for row in features.rows()} if written[2] else {}
             for name in rows.keys() & sampled.keys():
-                pictures = sampled[name]["frames_sha256"]
-                changed = described.get(name, {}).get("frames_sha256", pictures) != pictures
-                rows[name] |= {"sha256": sampled[name]["file_sha256"], "changed": changed}
+                file, pictures = (sampled[name][kind] for kind in ("file_sha256", "frames_sha256"))
+                found = (rows[name]["sha256"], described.get(name, {}).get("frames_sha256", pictures))
+                rows[name] |= {"sha256": file, "changed": found != (file, pictures)}
         self._known[key] = (now_s, written, rows)
         return rows
 
@@ -193,7 +193,7 @@ class CollectionMetadata:
         return {}
 
     def require_described(self, video_id: str) -> None:
-        """Raise DataError where the features of a video are not those of its frames."""
+        """Raise DataError where what is known of a video's file, its frames and its features are not of the same content."""
         if self._rows(self._shards[video_id]).get(video_id, {}).get("changed"):
             raise DataError(CHANGED.format(video_id))
 

@@ -75,6 +75,8 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
     """
     marks = read_marks(project.root)
     metadata = searcher.collection.metadata
+    for video_id in searcher.collection.video_ids():
+        metadata.require_described(video_id)  # else files would be kept, and others named, for what they were
     contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
     places = (rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE))
     tables = (read_rows(project.root, place, store.PAIR_SCHEMA) for place in places)

@@ -9,7 +9,6 @@ import os
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,7 +84,7 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     wanted |= dict.fromkeys(video_ids, True)
     shards = [[Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)] for key in manifest.shard_keys(root)]
     inspected = [made[0] for made in shards if any(root.exists(shard.index_name) for shard in made)]
-    rows = chain.from_iterable(shard.rows() for shard in inspected)
+    rows = [row for shard in inspected for row in shard.rows()]
     contents = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} - {""} for row in rows}
     digests = {name for one in wanted for name in contents.get(one, ())}.union(
         *(one.contents for one in videos.values())
@@ -93,7 +92,7 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
             wanted = {row["video_id"]: False for row in listed.values() if row["source"] == name} | wanted
-    kept = {name for one, names in contents.items() if one not in wanted and one not in videos for name in names}
+    kept = {row["sha256"] for row in rows if row["video_id"] not in wanted.keys() | videos.keys()}
     for one in wanted.keys() & listed.keys():
         place = (listed[one]["shard"], listed[one]["uri"], sorted(contents.get(one, set()) - kept))
         videos[one] = ForgottenVideo(one, *place, wanted[one])

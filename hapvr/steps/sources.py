@@ -82,8 +82,9 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
         elif source.kind in LOCAL:
             entries = scan_folder(project.path(source.path), source=source.name)
             state[source.name] = [entry.video_id for entry in entries]
-            files = [path for path in (path_of_text(entry.uri) for entry in entries) if path.is_file()]
-            unsettled += [path for path in files if abs(now - path.stat().st_mtime) < settle_s]
+            for path in (path_of_text(entry.uri) for entry in entries):
+                with suppress(OSError):  # it may be gone by now
+                    unsettled += [path] if abs(now - path.stat().st_mtime) < settle_s else []
         elif source.kind == "list":
             entries = read_list(project.path(source.path), source=source.name)
             state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
@@ -186,14 +187,19 @@ def _follow_moves(project: Project) -> None:
     whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere."""
     root = project.root
     known = {row.uri: row for row in _known(root)}
-    scanned: list[ManifestEntry] = []
+    scanned, folders = list[ManifestEntry](), dict[str, Path]()
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name)
+                folder = path_of_text(text_of_path(project.path(source.path)))  # as the manifest has paths
+                folders |= dict.fromkeys((f"{source.name}{part}" for part in PARTS), folder)
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
+    local = ((row, path_of_text(row.uri)) for row in known.values() if not is_remote(row.uri))
     gone = {
-        row.video_id: row for row in known.values() if not (is_remote(row.uri) or os.path.exists(path_of_text(row.uri)))
+        row.video_id: row
+        for row, path in local
+        if not (os.path.exists(path) and path.is_relative_to(folders.get(row.source, path)))
     }
     shards = {row.shard for row in gone.values()} if scanned else ()
     contents = {row["video_id"]: row for _, row in inspected_videos(root, shards)}

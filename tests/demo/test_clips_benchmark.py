@@ -110,7 +110,8 @@ def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(
     """Four clips are enough: two to train, and one query each with borrowed distractors; three are refused."""
     for index in (4, 5):
         (clips / f"clip {index}.mp4").unlink()
-    train, _ = split_user_videos(clips, tmp_path, own(clips))
+    with pytest.warns(UserWarning, match=r"1 rows .* no clip below .*'./clip 0.mp4'"):
+        train, _ = split_user_videos(clips, tmp_path, own(clips), scenes={"./clip 0.mp4": "a", "clip 1.mp4": "b"})
     assert len(train) == 2
     assert [len(load_definition(tmp_path / f"own-{part}").queries) for part in ("test", "validation")] == [1, 1]
     assert len(load_definition(tmp_path / "own-test").database) == 2 + 5

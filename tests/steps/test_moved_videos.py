@@ -1,5 +1,6 @@
 """Videos that move, or are away with their drive."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,13 @@ def test_moved_files_and_drives_that_are_away_decode_nothing(project: Project) -
     run(back, *steps)
     assert metadata_of(back, MOVED).path == away / "trips" / "renamed.mp4"
     assert metadata_of(back, f"{MOVED}~2").path == away / "short.mp4"
+    assert digests(project.root.local_path("features")) == files
+
+    # and where the files of the old place are still there
+    settings["sources"][0]["path"] = str(shutil.copytree(away, project.folder / "copy"))
+    back = Project.open(write_settings(project.folder / "config.yaml", settings), folder=project.folder)
+    run(back, *steps)
+    assert metadata_of(back, f"{MOVED}~2").path == project.folder / "copy" / "short.mp4"
     assert digests(project.root.local_path("features")) == files
     assert health(back).files == {"in": (0, 10)}
 
