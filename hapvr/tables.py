@@ -115,11 +115,11 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
 
 def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:
     """A line of names, and a line for each row, whose values are in the order of the names. A text that a spreadsheet would
-    take for a formula gets a quote before it."""
+    take for a formula gets a quote before it, and a carriage return, which many take for the end of a line, becomes \\r."""
 
     def cell(value: Any) -> Any:
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
-            return f"'{value}"
+        if isinstance(value, str):
+            return "'" * value.startswith(("=", "+", "-", "@", "\t", "\r")) + value.replace("\r", "\\r")
         return str(value).lower() if isinstance(value, bool) else value
 
     writer = csv.writer(file, lineterminator="\n")

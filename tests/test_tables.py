@@ -76,8 +76,8 @@ def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path, mon
             read_user_table(tmp_path / name)
 
 
-def test_no_text_is_a_formula_of_a_spreadsheet() -> None:
+def test_no_text_is_a_formula_of_a_spreadsheet_or_ends_its_line() -> None:
     """A file may be called so; numbers stay numbers."""
     file = io.StringIO()
-    write_csv(["name", "number"], [{"name": begin + "1", "number": -1} for begin in "=+-@"], file)
-    assert file.getvalue() == "name,number\n'=1,-1\n'+1,-1\n'-1,-1\n'@1,-1\n"
+    write_csv(["name", "number"], [{"name": begin + "1", "number": -1} for begin in (*"=+-@", "a\r=")], file)
+    assert file.getvalue() == "name,number\n'=1,-1\n'+1,-1\n'-1,-1\n'@1,-1\na\\r=1,-1\n"
