@@ -144,7 +144,8 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
             continue
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
         for _, row in inspected_videos(data, keys):
-            file = folder / Path(row["path"]).relative_to(before) if row["path"] else folder / "missing"
+            path = Path(row["path"])  # of a clip that was moved into another source's folder it is not below this one
+            file = folder / path.relative_to(before) if path.is_relative_to(before) else folder / "missing"
             if file.is_file() and file.stat().st_size == row["num_bytes"]:
                 return source
     return None

@@ -60,6 +60,8 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert again == videos
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
+    shutil.move(more / "1.mp4", one / "moved.mp4")
+    update_collection(add_folders(root, []), no_bar)
     more.rename(tmp_path / "renamed")
     again, _ = update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)
     assert again == videos

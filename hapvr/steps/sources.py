@@ -278,8 +278,13 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         for source, split, offered in resolve_sources(project, progress=progress):
             # the id of a file that moved within the source is not free for another that took its place
             moved = known_uris & {entry.uri for entry in offered}
-            entries = []
-            for entry in _not_forgotten(root, offered):
+            entries, remembered = list[ManifestEntry](), _not_forgotten(root, offered)
+            if left_out := len(offered) - len(remembered):
+                said = (
+                    f"source {source}: {left_out} files are left out, as their names were forgotten; rename a new video"
+                )
+                warnings.warn(said, stacklevel=2)
+            for entry in remembered:
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
                     video_id = next(name for name in names if name not in known_ids)

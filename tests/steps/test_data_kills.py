@@ -97,8 +97,8 @@ def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> No
 
 
 def clear(stages: Stages, stage: str) -> None:
-    """Take away what a stage wrote, as if it had never run."""
-    for name in FOLDERS[stage]:
+    """Take away what a stage wrote, as if it had never run; files whose manifest is lost would be refused."""
+    for name in (*FOLDERS[stage], *["videos"] * (stage == "manifest")):
         shutil.rmtree(stages.root / name, ignore_errors=True)
 
 
