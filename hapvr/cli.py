@@ -58,3 +58,5 @@ def main() -> None:
             message = "this call is not understood; standard error says why"
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
         raise
+    except OSError as error:
+        sys.exit(f"error: standard output cannot be written ({error.strerror}); correct it, and try again")

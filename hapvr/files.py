@@ -62,10 +62,8 @@ def set_aside(path: Path) -> Path:
 
 
 def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
-    """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose reading may never end), or larger.
-
-    And for a name that no file can have: a library that ends it at the NUL would read another file.
-    """
+    """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose reading may never end), or
+    larger. And for a name that no file can have: a library that ends it at the NUL would read another file."""
     problem = "no file can have this name"
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -78,10 +76,8 @@ def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
 
 @contextmanager
 def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
-    """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do after making space.
-
-    Also those of libraries that pass on what the system said. Other errors pass.
-    """
+    """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do after making space. Also
+    those of libraries that pass on what the system said. Other errors pass."""
     try:
         yield
     except Exception as error:
@@ -93,9 +89,7 @@ def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
 
 def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
     """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again, for the error.
-
-    Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else.
-    """
+    Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else."""
     try:
         require_regular(path)
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
@@ -106,10 +100,8 @@ def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
 
 
 def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
-    """The values of a file with a JSON value of this kind per line; empty if there is no file.
-
-    A line that cannot be used, as a power cut leaves one, is skipped with a warning.
-    """
+    """The values of a file with a JSON value of this kind per line; empty if there is no file. A line that cannot be used, as a
+    power cut leaves one, is skipped with a warning."""
     values = []
     require_regular(path)
     lines = path.read_bytes().splitlines() if path.exists() else []

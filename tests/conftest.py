@@ -83,6 +83,7 @@ def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, siz
 def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
     """A configuration of the whole chain with a ResNet-18 and a ViT-Ti of seeded random weights at 128 px."""
     random = {"source": "random", "seed": 1}
+    train = {"steps": 8, "batch_videos": 4, "data_workers": 0, "validate_every_steps": 4}
     return {
         "name": "small",
         "data_root": str(data_root),
@@ -96,13 +97,7 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
         "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random},
         "whitening": {"dims": 32, "max_regions": 400},
         "views": {"num_frames": 4, "num_weak": 1, "num_strong": 2},
-        "train": {
-            "steps": 8,
-            "batch_videos": 4,
-            "data_workers": 0,
-            "validate_every_steps": 4,
-            "optimizer": {"learning_rate": 1e-3, "warmup_steps": 2},
-        },
+        "train": train | {"optimizer": {"learning_rate": 1e-3, "warmup_steps": 2}},
         # 8 steps may end above or below the untrained baseline; here it stays champion
         "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation", "gate": {"enabled": False}},
         "tracking": {"onnx": False},  # it takes longer than all the rest of a registration
@@ -129,9 +124,7 @@ def golden() -> "dict[str, Tensor]":
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeOnce:
     """Gives a folder of this name that one of the test processes has filled; the others wait for it, and only read it.
-
-    HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest over the same code share them.
-    """
+    HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest over the same code share them."""
     base = tmp_path_factory.getbasetemp()
     shared = Path(os.environ.get("HAPVR_TESTS_MADE") or (base if worker_id == "master" else base.parent))
 

@@ -21,11 +21,8 @@ from hapvr.video.frames import decode_jpegs
 
 
 class ViewDrawer:
-    """Draws the clips of plans.
-
-    read: the sampled frames of a video, as JPEG. size_px: side of the square frames of a clip. Memory holds the decoded
-    frames of the two videos that were read last.
-    """
+    """Draws the clips of plans. read: the sampled frames of a video, as JPEG. size_px: side of the square frames of a clip.
+    Memory holds the decoded frames of the two videos that were read last."""
 
     def __init__(self, read: Callable[[str], Sequence[bytes]], *, config: ViewsConfig, size_px: int) -> None:
         self._frames = lru_cache(maxsize=2)(lambda video: torch.from_numpy(decode_jpegs(read(video))).contiguous())
@@ -77,10 +74,8 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
 
 
 def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
-    """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape.
-
-    seed: all randomness; the global generator is left as it was.
-    """
+    """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same shape. seed: all
+    randomness; the global generator is left as it was."""
     with seeded(seed):
         operations = v2.RandAugment(num_ops=2, magnitude=9)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
@@ -88,10 +83,8 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
 
 
 def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Tensor:
-    """The donor pasted small upon the host, at one random place in all frames; its side is 0.3 to 0.7 of the frame's.
-
-    Both have equal shapes [T, 3, S, S].
-    """
+    """The donor pasted small upon the host, at one random place in all frames; its side is 0.3 to 0.7 of the frame's. Both have
+    equal shapes [T, 3, S, S]."""
     size_px = host.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
@@ -110,10 +103,8 @@ _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
 
 
 def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
-    """Text, emoji and then blur on frames chosen one by one, each with its OVERLAY_PROBABILITIES (S2VS 3.2).
-
-    frames: [T, 3, S, S] uint8. Returns new frames of the same shape.
-    """
+    """Text, emoji and then blur on frames chosen one by one, each with its OVERLAY_PROBABILITIES (S2VS 3.2). frames: [T, 3, S,
+    S] uint8. Returns new frames of the same shape."""
     chosen = {name: rng.random(len(frames)) < probability for name, probability in OVERLAY_PROBABILITIES.items()}
     changed = np.array(frames.permute(0, 2, 3, 1))
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):
@@ -129,10 +120,8 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
 
 
 def overlay(picture: Image.Image, kind: Literal["text", "emoji"], *, rng: np.random.Generator) -> Image.Image:
-    """The picture with one to four random words, or a random face on a disc, in random colours, size and place.
-
-    Their box may stick out of the frame, but its centre lies inside.
-    """
+    """The picture with one to four random words, or a random face on a disc, in random colours, size and place. Their box may
+    stick out of the frame, but its centre lies inside."""
     words = []
     if kind == "text":
         words = ["".join(rng.choice(_LETTERS, size=rng.integers(2, 9))) for _ in range(rng.integers(1, 5))]

@@ -18,10 +18,8 @@ class ViewsConfig(Settings):
 
     @property
     def num_windows(self) -> int:
-        """Stretches of a video that its cached views are cut from in turn; each has a weak and a strong view at least.
-
-        The views of one training item are of one stretch.
-        """
+        """Stretches of a video that its cached views are cut from in turn; each has a weak and a strong view at least. The
+        views of one training item are of one stretch."""
         return min(4, self.num_weak, self.num_strong)
 
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:

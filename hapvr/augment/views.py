@@ -78,10 +78,8 @@ def choose_donor(video_id: str, index: int, others: Sequence[str], config: Views
 def draw_window(
     num_available: int, *, num_frames: int, rng: np.random.Generator, part: tuple[int, int] = (0, 1)
 ) -> Indices:
-    """2 * num_frames consecutive frames at a random place; a shorter video is repeated to that length (method 3).
-
-    part: (number, count); the stretch starts in this one of `count` equal parts of the places.
-    """
+    """2 * num_frames consecutive frames at a random place; a shorter video is repeated to that length (method 3). part:
+    (number, count); the stretch starts in this one of `count` equal parts of the places."""
     length = min(num_available, 2 * num_frames)
     num_starts = num_available - length + 1
     number, count = part
@@ -91,10 +89,8 @@ def draw_window(
 
 
 def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
-    """num_frames consecutive entries at a random place; fewer entries are shown again from the first one on.
-
-    Of the possible places only those with enough real frames are drawn from: a quarter of the clip, or as many as there are.
-    """
+    """num_frames consecutive entries at a random place; fewer entries are shown again from the first one on. Of the possible
+    places only those with enough real frames are drawn from: a quarter of the clip, or as many as there are."""
     if len(indices) <= num_frames:
         return np.resize(indices, num_frames)
     real = np.concatenate([[0], np.cumsum(indices >= 0)])

@@ -25,10 +25,8 @@ LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, Va
 
 
 def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
-    """Names of all datasets, in the file's order, and the most frequent shape per frame, (R, D); no features are read.
-
-    Raises DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features.
-    """
+    """Names of all datasets, in the file's order, and the most frequent shape per frame, (R, D); no features are read. Raises
+    DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features."""
     with _open(path) as file:
         names: list[str] = []
 

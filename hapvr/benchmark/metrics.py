@@ -45,10 +45,8 @@ def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") 
 
 
 def interpolated_precision(ranks: Ints, *, num_relevant: int, recalls: Floats) -> Floats:
-    """The best precision at each recall or beyond [len(recalls)]; 0 past the last. Tied items enter together.
-
-    ranks: worst ranks of the relevant items that were ranked, ascending. num_relevant: all relevant items, ranked or not.
-    """
+    """The best precision at each recall or beyond [len(recalls)]; 0 past the last. Tied items enter together. ranks: worst
+    ranks of the relevant items that were ranked, ascending. num_relevant: all relevant items, ranked or not."""
     last = np.append(ranks[1:] != ranks[:-1], True) if len(ranks) else np.zeros(0, dtype=bool)
     hits = np.arange(1, len(ranks) + 1)[last]
     best_beyond = np.maximum.accumulate((hits / ranks[last])[::-1])[::-1]

@@ -38,11 +38,8 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The gate's decision.
-
-    target: difference of the mean of the target metrics; better: whether it is better. metrics: every required metric;
-    worse: names of those that are worse. reason: a sentence for people.
-    """
+    """The gate's decision. target: difference of the mean of the target metrics; better: whether it is better. metrics: every
+    required metric; worse: names of those that are worse. reason: a sentence for people."""
 
     better: bool
     reason: str
@@ -69,9 +66,7 @@ def compare(
     config: GateConfig,
 ) -> dict[str, Difference]:
     """Compare two models on every task of a benchmark, under the frozen policy on `available` (the videos that both can use).
-
-    champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries.
-    """
+    champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries."""
     first, second = (
         evaluate(definition, scores, policy="frozen", available=available, bootstrap_samples=BOOTSTRAP_SAMPLES)
         for scores in (champion, challenger)

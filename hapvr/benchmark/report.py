@@ -44,10 +44,8 @@ def similarity_distribution_figure(
 
 
 def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values.
-
-    tasks: the columns; None for every task that some row has.
-    """
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values. tasks: the
+    columns; None for every task that some row has."""
     tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
     rows = [
         [name, *(f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks)] for name, row in results.items()

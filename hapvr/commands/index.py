@@ -34,6 +34,8 @@ def add(
     named = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
     lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
+    partly = [row for row in videos if row["status"] == "ok" and row["message"]]
+    lines += [f"only a part can be read: {row['video_id']}: {row['message']}" for row in partly]
     text = f"{counted(groups, 'group')} of copies"
     if copies is None:
         text = "too few videos to say how sure an answer is, and to look for copies: add more"
@@ -132,7 +134,8 @@ def list_(
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks, write_marks
 
-    marks = read_marks(open_project(config).root)
+    marks = read_marks((project := open_project(config)).root)
+    terminal.require_outside(project, out)
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from hapvr.commands.terminal import ConfigOption, Verbs, counted, open_project, progress_bar, show
+from hapvr.commands.terminal import ConfigOption, Verbs, counted, open_project, progress_bar, require_outside, show
 
 app = Verbs(name="pdq", no_args_is_help=True, help="PDQ hashes of frames, as ThreatExchange and vPDQ share them.")
 COLUMNS = ("video_id", "frame", "quality", "hash", "timestamp")
@@ -22,6 +22,7 @@ def export(
     """Write a line for each stored frame: video, number, quality from 0 to 100, PDQ hash, second."""
     from hapvr.tables import export_csv
 
+    require_outside(open_project(config), out)
     asked, written = frozenset(video_ids or ()), dict[str, int]()
 
     def rows() -> Iterator[dict[str, Any]]:

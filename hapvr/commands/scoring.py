@@ -96,7 +96,7 @@ def score(
     result = {"model": model, "untrained": untrained, "warning": scorer.warning, "precision": precision}
     result |= {"prior": share, "pairs": pairs, "thresholds": thresholds}
     lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
-    lines += [f"warning  {scorer.warning}"] if scorer.warning else []
+    lines += [f"warning  {said}" for said in dict.fromkeys(row.warning for row in rows) if said]
     lines += [line for pair in pairs for line in _lines(pair)]
     show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from hapvr.commands.scoring import expand
+from hapvr.commands import terminal
 from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, progress_bar, show
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
@@ -69,7 +70,9 @@ def search(
     part = Part.named(at, from_, to)
     options = SearchOptions(part=part, top=top, min_probability=min_probability, prior=prior, folder=folder)
     names = expand(queries or [])
-    searcher = Searcher.open(open_project(config, set_), model=model)
+    project = open_project(config, set_)
+    terminal.require_outside(project, out)
+    searcher = Searcher.open(project, model=model)
     # a person who types an address may fetch it
     read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})))
     asked = [(name, partial(read, name)) for name in names]
@@ -121,6 +124,7 @@ def duplicates(
         return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
 
     project = open_project(config, set_)
+    terminal.require_outside(project, out, plan)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
     if searcher.evidence is None:

@@ -107,6 +107,14 @@ class Verbs(typer.Typer):
         return register
 
 
+def require_outside(project: Project, *files: Path | None) -> None:
+    """Raise ArgumentError for one of the files to write that would lie in the data root, where it may replace a record."""
+    for file in filter(None, files):
+        folder, root = file.parent.resolve(), project.root.local
+        if root is not None and root.resolve() in (folder, *folder.parents):
+            raise ArgumentError(f"{file} lies in the data root {project.root.url}; choose a place outside")
+
+
 def fail(message: str, code: int) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
     if printing_json.get():

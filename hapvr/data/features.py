@@ -103,10 +103,8 @@ class ViewFile(VideoRows):
 
 
 class FeatureStore:
-    """Features of all shards of some sources, read by id.
-
-    Raises DataError if the shards were made from different settings (weights, sampling, whitening), saying which.
-    """
+    """Features of all shards of some sources, read by id. Raises DataError if the shards were made from different settings
+    (weights, sampling, whitening), saying which."""
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
@@ -128,10 +126,8 @@ class FeatureStore:
         return {shard.key: shard.digest() for shard in self._shards}
 
     def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once.
-
-        extras: with frame extras, see `hapvr.model.family`; DataError for features that have none.
-        """
+        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once. extras: with frame
+        extras, see `hapvr.model.family`; DataError for features that have none."""
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)

@@ -33,10 +33,8 @@ DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError
 
 
 class DataRoot:
-    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`.
-
-    Every name given to the methods is relative to the root, with forward slashes; one that leaves the root is refused.
-    """
+    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`. Every name given to the methods is relative to
+    the root, with forward slashes; one that leaves the root is refused."""
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
@@ -183,10 +181,8 @@ class DataRoot:
         return self.read_json_as(name, dict[str, Any], hint=hint)
 
     def read_json_as(self, name: str, kind: type[Value], *, hint: str) -> Value:
-        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again.
-
-        Raises DataError where it does not exist, DamagedError where it holds something else.
-        """
+        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again. Raises
+        DataError where it does not exist, DamagedError where it holds something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
             return TypeAdapter(kind).validate_json(file.read())
 

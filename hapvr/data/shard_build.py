@@ -30,11 +30,8 @@ None if it has no rows there."""
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecipe:
-    """What a shard is made of and how it lies on disk.
-
-    settings, inputs: what determines the content, see `Provenance`. columns: of the data file; empty for a shard that
-    has an index alone. index_columns: the step's own columns of the index.
-    """
+    """What a shard is made of and how it lies on disk. settings, inputs: what determines the content, see `Provenance`.
+    columns: of the data file; empty for a shard that has an index alone. index_columns: the step's own columns of the index."""
 
     shard: Shard
     settings: Mapping[str, Any]
@@ -135,10 +132,8 @@ def build_shards(
 
 
 def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
-    """The videos that an earlier step lost, as rows of this step, so that a loss stays visible to the end of the chain.
-
-    rows: of that step's index. columns: values of the step's own columns in these rows.
-    """
+    """The videos that an earlier step lost, as rows of this step, so that a loss stays visible to the end of the chain. rows:
+    of that step's index. columns: values of the step's own columns in these rows."""
     return [
         index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)
         for row in rows

@@ -135,10 +135,8 @@ class Shard:
         return found is not None and found.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard.
-
-        Raises DataError if there is none or if these settings differ, saying which; DamagedError if it is damaged.
-        """
+        """The provenance of a finished shard. Raises DataError if there is none or if these settings differ, saying which;
+        DamagedError if it is damaged."""
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
         what = f"storage: {self.stage} of shard {self.key} was made with other settings"
@@ -267,10 +265,8 @@ class VideoRows:
         return list(self._places)
 
     def rows(self, video_id: str, first: int = 0, last: int | None = None, *columns: str) -> pa.Table:
-        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none: all of them.
-
-        Raises DataError if it has none or the file is damaged.
-        """
+        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none: all of them. Raises
+        DataError if it has none or the file is damaged."""
         if video_id not in self._places:
             raise DataError(
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"

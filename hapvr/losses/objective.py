@@ -25,10 +25,8 @@ FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 
 
 class Objective:
-    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight.
-
-    Raises ConfigError for an option that a loss does not have.
-    """
+    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight. Raises ConfigError for an
+    option that a loss does not have."""
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
@@ -99,18 +97,14 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself.
-
-    similarity: [B, B], clamped below at `floor`; labels: [B, B], read for its shape only.
-    """
+    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself. similarity: [B, B], clamped
+    below at `floor`; labels: [B, B], read for its shape only."""
     return -widened(similarity).diagonal().clamp(min=floor).log().mean()
 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of each row k.
-
-    1 - s is clamped below at `floor`. Rows without a negative are left out.
-    """
+    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of each row k. 1 - s is clamped
+    below at `floor`. Rows without a negative are left out."""
     rows = widened(similarity)
     negative = labels < 0
     valid = negative.any(-1)
@@ -204,10 +198,8 @@ def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: f
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
-    """A convex, continuous, non-decreasing upper bound of the step function (HAP-VR Eq. 10). Any shape.
-
-    Linear, 2 x / delta + 1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0 below.
-    """
+    """A convex, continuous, non-decreasing upper bound of the step function (HAP-VR Eq. 10). Any shape. Linear, 2 x / delta +
+    1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0 below."""
     scaled = difference / delta
     return torch.where(scaled >= 0, 2 * scaled + 1, (scaled.clamp(-1, 0) + 1).square())
 

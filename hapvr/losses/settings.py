@@ -40,10 +40,8 @@ class ObjectiveSettings(Settings):
 
 
 class ContrastSettings(Settings):
-    """How a video vector learns (TCA 3.3, 3.4): an anchor's own positive against the videos of a memory bank.
-
-    The anchor is a weak view, the positive a strong view of the same video, and strong views of all videos enter the bank.
-    """
+    """How a video vector learns (TCA 3.3, 3.4): an anchor's own positive against the videos of a memory bank. The anchor is a
+    weak view, the positive a strong view of the same video, and strong views of all videos enter the bank."""
 
     loss: Literal["circle", "infonce"] = "circle"
     circle_form: Literal["paper", "released"] = "paper"

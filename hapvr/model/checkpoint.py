@@ -26,10 +26,8 @@ MAX_MISMATCHES = 10
 
 
 class NetworkDescription(BaseModel):
-    """DESCRIPTION_FILE.
-
-    dims: D, values per region. extras_dims: C of pooled vectors, 0 where the family reads none. metadata: values of JSON.
-    """
+    """DESCRIPTION_FILE. dims: D, values per region. extras_dims: C of pooled vectors, 0 where the family reads none. metadata:
+    values of JSON."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -86,10 +84,8 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int =
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
-    """Write weights and description into the folder, made if missing; returns it.
-
-    metadata: values of JSON. The description is written last, so a folder that has one is complete.
-    """
+    """Write weights and description into the folder, made if missing; returns it. metadata: values of JSON. The description is
+    written last, so a folder that has one is complete."""
     from safetensors.torch import save_file
 
     description = NetworkDescription(
@@ -103,10 +99,8 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
 
 def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
-    """The network of whatever family, on the CPU and in evaluation mode, and its metadata.
-
-    Raises DamagedError, which names the file, if a file is missing or damaged or the weights do not fit the settings.
-    """
+    """The network of whatever family, on the CPU and in evaluation mode, and its metadata. Raises DamagedError, which names the
+    file, if a file is missing or damaged or the weights do not fit the settings."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -55,18 +55,14 @@ class VideoNetwork(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights.
-
-        mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a family mixes frames.
-        """
+        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights. mask: bool [..., T], real frames
+        first; None: all are real. Padding is 0 in the result where a family mixes frames."""
 
     def compare(
         self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
     ) -> Similarities:
-        """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d].
-
-        masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score.
-        """
+        """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d]. masks: bool [Q, T] and
+        [N, T'], real frames first. Padding changes no score."""
         with_itself = query is reference and query_mask is reference_mask
         query, reference = (
             clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
@@ -158,9 +154,7 @@ def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
 
 def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, Tensor, Tensor]:
     """Regions, pooled vectors and magnitudes that `join_extras` joined, as views. features: [..., 9 + k, D]; extras_dims: C.
-
-    Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone.
-    """
+    Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone."""
     rows = extras_rows(extras_dims, features.shape[-1])
     if features.shape[-2] != NUM_REGIONS + rows:
         raise ArgumentError(

@@ -32,10 +32,8 @@ backward pass computes them again."""
 
 
 class SimilarityNetwork(VideoNetwork):
-    """Scores pairs of videos from their region features (HAP-VR section 3.3.1).
-
-    dims: D, values per region. generator: draws the weights, as `hapvr.model.checkpoint.build_network` says.
-    """
+    """Scores pairs of videos from their region features (HAP-VR section 3.3.1). dims: D, values per region. generator: draws
+    the weights, as `hapvr.model.checkpoint.build_network` says."""
 
     settings: NetworkSettings
 
@@ -58,11 +56,8 @@ class SimilarityNetwork(VideoNetwork):
                 self.comparator = Comparator(settings, generator=generator)
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """Attention-weighted regions, or their codes: the input of `compare`.
-
-        features: [..., T, R, D]. mask: not read, because each region is weighed by itself. Returns [..., T, R, D], or
-        [..., T, R, bits] from a network with binary_bits.
-        """
+        """Attention-weighted regions, or their codes: the input of `compare`. features: [..., T, R, D]. mask: not read, because
+        each region is weighed by itself. Returns [..., T, R, D], or [..., T, R, bits] from a network with binary_bits."""
         # Features come from disk in half precision and are computed in the precision of the weights. A network without
         # weights computes in float32, where sums of 512 products cannot overflow.
         features = features.to(next((weight.dtype for weight in self.parameters()), torch.float32))

@@ -97,10 +97,8 @@ def doubled_length(length: int, least: int = COMPARATOR_STEP) -> int:
 
 
 def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
-    """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept.
-
-    height: of a part, with the rows beyond its ends that the convolutions see.
-    """
+    """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept. height: of
+    a part, with the rows beyond its ends that the convolutions see."""
     step, reach = COMPARATOR_STEP, COMPARATOR_REACH
     whole, height = num_rows // step * step, max(height - 2 * reach, step) // step * step
     for start in range(0, whole, height):

@@ -79,10 +79,8 @@ def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tens
 
 
 class DistractorNetwork(nn.Module):
-    """A confidence per frame that it shows content: three linear layers on its pooled vector.
-
-    pooled_dims: C, values of a pooled vector before whitening.
-    """
+    """A confidence per frame that it shows content: three linear layers on its pooled vector. pooled_dims: C, values of a
+    pooled vector before whitening."""
 
     def __init__(self, settings: DistractorSettings, *, pooled_dims: int) -> None:
         super().__init__()
@@ -224,10 +222,8 @@ class VvsNetwork(FrameVectorNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:
-        """Raw frame similarities of each anchor with its own other clip, after the comparator.
-
-        anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping.
-        """
+        """Raw frame similarities of each anchor with its own other clip, after the comparator. anchors: [A, T, R, D]; others:
+        [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping."""
         assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
         maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])

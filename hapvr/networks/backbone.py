@@ -30,10 +30,8 @@ class Backbone(weights.FrozenNetwork):
     descriptor: str = "regions"
 
     def regions(self, frames: Tensor) -> Tensor:
-        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening.
-
-        With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
-        """
+        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening. With another
+        `backbone.descriptor` it is one vector of a frame, [B, 1, C]."""
         vectors = DESCRIPTORS[self.descriptor](self.output(frames))
         return vectors if vectors.dim() == 3 else vectors[:, None]
 
@@ -45,10 +43,8 @@ class Backbone(weights.FrozenNetwork):
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: means of its last patch tokens over 3 x 3 windows.
-
-    These are the windows of L3-iMAC's last scale, three sevenths of the side wide.
-    """
+    """A vision transformer whose output is one map of regions: means of its last patch tokens over 3 x 3 windows. These are the
+    windows of L3-iMAC's last scale, three sevenths of the side wide."""
 
     def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
@@ -105,20 +101,15 @@ def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
-    """L3-iMAC: feature maps to unit region vectors.
-
-    maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over channels, concatenated, and L2-normalised.
-    Returns [B, 9, sum C_l].
-    """
+    """L3-iMAC: feature maps to unit region vectors. maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over
+    channels, concatenated, and L2-normalised. Returns [B, 9, sum C_l]."""
     vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
 
 
 def imac(maps: Sequence[Tensor]) -> Tensor:
-    """iMAC: the largest value of each channel of maps that have unit norm over channels at each position (TCA 3.1).
-
-    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
-    """
+    """iMAC: the largest value of each channel of maps that have unit norm over channels at each position (TCA 3.1). maps: [B,
+    C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other."""
     return torch.cat([F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1)
 
 

@@ -52,10 +52,8 @@ _one_at_a_time = threading.RLock()
 
 
 class CompiledNetwork:
-    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a time runs.
-
-    It pins no thread to a processor: other processes work at the same time.
-    """
+    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a time runs. It pins no thread to
+    a processor: other processes work at the same time."""
 
     def __init__(
         self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
@@ -142,9 +140,7 @@ def _core() -> Any:
 
 def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) -> Backbone | PackagedBackbone:
     """The backbone of a configuration, without torch where a processor runs a packaged one. extras: see `region_embedder`.
-
-    Raises as `load_backbone` and `packaged_backbone` do.
-    """
+    Raises as `load_backbone` and `packaged_backbone` do."""
     packaged = config.weights.source == "packaged" and config.architecture.removesuffix(".in1k") in PACKAGES
     if packaged and on_processor(device) and not (config.options or extras) and config.descriptor == "regions":
         return packaged_backbone(config)
@@ -160,11 +156,8 @@ def region_embedder(
     *,
     extras: bool = False,
 ) -> Embed:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once.
-
-    whitening: none gives regions as the network has them. extras: append the pooled vector and magnitude of each frame, see
-    `hapvr.model.family`.
-    """
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once. whitening: none gives
+    regions as the network has them. extras: append the pooled vector and magnitude of each frame, see `hapvr.model.family`."""
     if isinstance(backbone, PackagedBackbone):
         return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
     import torch

@@ -171,20 +171,24 @@ def follow_move(tracking_uri: str) -> None:
     and has no call that changes it (mlflow#3144): a copy would read, and change, those of the original. Raises DataError for
     one that cannot be written."""
     database = database_of(tracking_uri)
-    if not (tracking_uri.startswith(SQLITE) and database.is_file()):
+    if not tracking_uri.startswith(SQLITE):
         return
     own = database.resolve().parent / "artifacts"
-    with closing(sqlite3.connect(database)) as connection, connection:
-        try:
+    if not (database.is_file() and database.stat().st_size):  # which MLflow would make, empty
+        if any(own.glob("models/m-*/artifacts")):
+            raise DataError(f"tracking: {database} is lost, but not {own}; restore both from one back-up")
+        return
+    try:
+        with closing(sqlite3.connect(database)) as connection, connection:
             rows = connection.execute(_FOLDERS)
             # other projects, whose artifacts stay where they are, may share the database
             named = {place for place, name in rows if place not in (None, own.as_uri()) and (own / name).is_dir()}
             for old, (table, column) in product(named, _PLACES.items()):
                 change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE instr({column} || '/', ?) = 1"
                 connection.execute(change, (own.as_uri(), len(old) + 1, f"{old}/"))
-        except sqlite3.Error as error:
-            if not re.search("no such|not a database", str(error)):  # MLflow makes it, or says what is wrong
-                raise DataError(f"tracking: {database} cannot be read and written ({error}); try again") from error
+    except sqlite3.Error as error:
+        if not re.search("no such|not a database", str(error)):  # MLflow makes it, or says what is wrong
+            raise DataError(f"tracking: {database} cannot be read and written ({error}); try again") from error
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:

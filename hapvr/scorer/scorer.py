@@ -33,7 +33,7 @@ class PairScore:
     """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
 
     probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for.
-    warning: what speaks against believing the numbers, see `VideoScorer.warning`; empty where nothing does.
+    warning: what speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty where nothing does.
     """
 
     query: str
@@ -139,7 +139,9 @@ class VideoScorer:
                     similarity = self.similarity(query[1], embedded, deadline)
                     probability = None if self.calibration is None else self.calibration.probability(similarity)
                     found = self.matching_segments(query[1], embedded, deadline) if segments else None
+                    said = (self.warning, *(one.clock.missing for one in (query[1], embedded)))
                     row = replace(row, similarity=similarity, probability=probability, segments=found)
+                    row = replace(row, warning="; ".join(filter(None, said)))
                 except VideoError as error:
                     row = replace(row, error=f"{error.reason}: {error}")
                 except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks

@@ -62,10 +62,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class FrameTimes:
-    """When the sampled frames of a video are shown, in seconds from its first frame, and how long it lasts, if known."""
+    """When the sampled frames of a video are shown, in seconds from its first frame, and how long it lasts, if known. missing:
+    what seems to be missing from the file, or ""."""
 
     times_s: tuple[float, ...]
     duration_s: float | None = None
+    missing: str = ""
 
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
         """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time, but not after the video's."""

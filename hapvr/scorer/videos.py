@@ -66,7 +66,7 @@ class SampledFeatures:
 
     def take(self, rows: Sequence[int]) -> SampledFeatures:
         """Some of the frames, with their own times."""
-        clock = FrameTimes(tuple(self.clock.times_s[row] for row in rows), self.clock.duration_s)
+        clock = replace(self.clock, times_s=tuple(self.clock.times_s[row] for row in rows))
         inner = tuple(picture.take(rows) for picture in self.inner)
         return SampledFeatures(self.regions[rows], clock, self.hashes[rows], inner)
 
@@ -177,7 +177,8 @@ class VideoReader:
             elif len(video.jpegs) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
             else:
-                clock = FrameTimes(video.timestamps_s, None if video.probe is None else video.probe.duration_s)
+                duration_s = None if video.probe is None else video.probe.duration_s
+                clock = FrameTimes(video.timestamps_s, duration_s, video.message)
                 try:
                     found = self.features(video.jpegs, clock, deadline, inner=missing[path][1])
                 except VideoError as error:

@@ -73,6 +73,12 @@ class Query:
     sha256: str = ""
     video_id: str = ""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What speaks against believing answers to it."""
+        missing = self.features.clock.missing
+        return (f"only a part of {self.name} can be read: {missing}",) if missing else ()
+
 
 def thin(video: SampledFeatures, count: int) -> SampledFeatures:
     """At most `count` of the frames, evenly apart, with their own times."""

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
-from hapvr.data.manifest import training_shard_keys
+from hapvr.data.manifest import read_manifest_shard, shard_keys, source_of, training_shard_keys
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, frame_columns, index_row
 from hapvr.errors import ArgumentError, DamagedError, DataError
@@ -262,7 +262,8 @@ def import_features(
 
     fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a
     failed row, with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
-    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong name or fps.
+    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name
+    or ids that are taken.
     """
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
@@ -272,7 +273,17 @@ def import_features(
         raise ArgumentError(f"name {name!r} or fps {fps} cannot be used: {explain(error)}") from None
     video_ids, (num_regions, dims) = survey_hdf5(file)
     shape = {"num_regions": num_regions, "dims": dims}
-    settings = {"imported": {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
+    settings = {IMPORTED: {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
+    names = {source_of(key) for key in shard_keys(root)}
+    taken = {row.video_id for key in shard_keys(root) for row in read_manifest_shard(root, key)}
+    for key in root.list_folders(STAGE):
+        found = Shard(root, STAGE, key).find()
+        if found is not None and found.provenance.settings.get(IMPORTED) != settings[IMPORTED]:
+            names.add(source_of(key))
+            taken.update(row["video_id"] for row in found.rows())
+    if name in names or not taken.isdisjoint(video_ids):
+        what = f"shards {name}" if name in names else f"a video {min(taken & set(video_ids))!r:.200}"
+        raise ArgumentError(f"{root.url} has {what} already; choose another --name, or a data root of its own as --out")
     results = []
     for number, start in enumerate(range(0, len(video_ids), shard_videos)):
         ids = video_ids[start : start + shard_videos]

@@ -29,6 +29,8 @@ from hapvr.steps.search_model import SearchModel
 from hapvr.video.frames import HASH_VERSION
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
+MAX_NORM = 1.01
+"""Of a region; imported features may have any."""
 KEPT_MODELS = 1
 """Models before the current one whose indexes are kept for a rollback."""
 
@@ -56,6 +58,10 @@ def make_descriptors(
         file = FeatureFile(features, extras=model.needs_extras)
         for video_id in video_ids:
             regions, timestamps_s = file.regions(video_id), file.times(video_id)
+            if "imported" in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
+                said = "its regions are no unit vectors, which the network takes"
+                yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
+                continue
             embedded = model.embed(regions)
             found = descriptors.frame_descriptors(embedded, blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))

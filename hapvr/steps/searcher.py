@@ -215,7 +215,7 @@ class Searcher(SearchEngine):
                         offline=file.path is not None and not os.path.exists(file.path),
                     )
                 )
-        warnings = self.warnings
+        warnings = (*self.warnings, *query.warnings)
         if lost:
             name, reason = min(lost.items())
             said = f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}"

@@ -6,6 +6,7 @@ watch_matches/<shard>/rows.parquet     a row per match of a query of a watch lis
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -189,8 +190,11 @@ def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
     if query.problem:
         raise DataError(query.problem)
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
-    rows, answer = [], within.search(query.path, options)
-    if answer.warnings != within.warnings:  # some videos could not be compared
+    rows, asked = [], within.read(query.path)
+    answer = within.answer(asked, options)
+    for said in asked.warnings:
+        warnings.warn(f"{query.watch_list.name}: {said}", stacklevel=2)
+    if answer.warnings != (*within.warnings, *asked.warnings):  # some videos could not be compared
         raise DataError(answer.warnings[-1])
     for match in answer.matches:
         span: tuple[float | None, ...] = (None,) * 4

@@ -55,7 +55,8 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 @dataclass(frozen=True)
 class VideoProbe:
     """What a video's headers and first frame say. Headers may lie. duration_s, fps: None where the file does not say.
-    width_px, height_px: as displayed, after rotation and pixel aspect. rotation_deg: counter-clockwise."""
+    width_px, height_px: as displayed, after rotation and pixel aspect. mirrored: left and right are exchanged, before the rotation.
+    rotation_deg: counter-clockwise."""
 
     duration_s: float | None
     fps: float | None
@@ -64,6 +65,7 @@ class VideoProbe:
     codec: str
     pixel_aspect: float
     rotation_deg: int
+    mirrored: bool
 
 
 class FileState(NamedTuple):
@@ -163,8 +165,9 @@ def sample_frames(
             due = math.ceil((until_s - TOLERANCE_S) * fps)
             count = min(due, max_frames or due) - len(kept)
             if count > 0:
+                pixels = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)
                 shown = display_frame(
-                    frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False),
+                    pixels[:, ::-1] if probe.mirrored else pixels,
                     pixel_aspect=probe.pixel_aspect,
                     rotation_deg=probe.rotation_deg,
                     short_side_px=short_side_px,
@@ -203,17 +206,32 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
     duration_s: Fraction | float | None = None if container.duration is None else container.duration / av.time_base
     if stream.duration is not None and stream.time_base is not None:
         duration_s = stream.duration * stream.time_base
+    elif duration_s is not None and "matroska" in container.format.name:  # there it is the time of the end
+        duration_s -= max(container.start_time or 0, 0) / av.time_base
     aspect = float(stream.sample_aspect_ratio or 1)
-    rotation_deg = round(first.rotation / 90) * 90 if abs(first.rotation) <= 360 else 0  # FFmpeg has no angle for some
+    mirrored = _is_mirrored(first)
+    # FFmpeg has no angle for some
+    rotation_deg = round(first.rotation / 90 + 2 * mirrored) * 90 if abs(first.rotation) <= 360 else 0
     size = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
     fps = _positive(stream.average_rate) or _positive(stream.guessed_rate)
-    return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg)
+    return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg, mirrored)
+
+
+def _is_mirrored(frame: VideoFrame) -> bool:
+    """Whether the frame's display matrix exchanges left and right, in addition to any rotation."""
+    try:
+        found: Any = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # it has data of a kind that PyAV does not know
+        return False
+    (a, b), (c, d) = np.frombuffer(found, np.int32).reshape(3, 3)[:2, :2].tolist() if found else ((1, 0), (0, 1))
+    return bool(a * d < b * c)
 
 
 def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """Time and frame of all that can be decoded."""
     interval_s = 1 / max(_positive(stream.average_rate) or 25.0, 0.01)  # taken where timestamps are missing or wrong
     time_s, previous, problem = 0.0, None, ""
+    times_s, backwards = np.zeros(2), np.zeros(2, int)  # of display, and of decoding where the first runs backwards
     packets = container.demux(stream)
     while True:
         try:
@@ -227,14 +245,22 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
         for frame in frames:
             check_size(path, frame.width, frame.height)
             if previous is not None:
-                step_s = -1.0 if frame.time is None or previous.time is None else frame.time - previous.time
+                steps_s = np.subtract(_clocks(frame), _clocks(previous))
+                backwards += steps_s < 0
                 # a step of more than ten minutes is a jump of the clock, not a frame that long
-                time_s += step_s if 0 <= step_s <= 600 else interval_s
+                times_s += np.where((steps_s >= 0) & (steps_s <= 600), steps_s, interval_s)
             previous = frame
+            time_s = max(time_s, float(times_s[int(backwards[0] > backwards[1])]))
             yield time_s, frame
     if previous is None:
         reason = "decode_error" if problem else "no_frames"
         raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
+
+
+def _clocks(frame: VideoFrame) -> list[float]:
+    """Time of display and of decoding in seconds; nan where unknown."""
+    unit_s = float(frame.time_base or "nan")
+    return [float("nan") if one is None else one * unit_s for one in (frame.pts, frame.dts)]
 
 
 def _positive(value: Fraction | float | None) -> float | None:

@@ -189,3 +189,6 @@ def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
     assert "--nmae" in done.stderr
     again = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *command], capture_output=True, env=environment, check=False)
     assert (again.returncode, json.loads(again.stdout)) == (2, json.loads(done.stdout))
+    full = ["sh", "-c", '"$@" --help > /dev/full', "sh", *command[:3]]
+    again = subprocess.run(full, capture_output=True, text=True, env=environment, check=False)
+    assert (again.returncode, again.stderr.partition(" (")[0]) == (1, "error: standard output cannot be written")

@@ -28,7 +28,9 @@ def test_marks_come_back_from_csv_as_they_were(call: Call, tmp_path: Path) -> No
     mark(there, B, C, "match")
     kept = read_marks(there).of(B, C)
     assert call("pairs", "list", "--out", tmp_path / "marks.csv", "--config", one).code == 0
-    assert call("pairs", "list", "--out", one, "--config", one).code == 2  # no file of another kind is replaced
+    # no file of another kind is replaced, nor a record
+    for out in (one, here.local_path("marks/x.csv")):
+        assert call("pairs", "list", "--out", out, "--config", one).code == 2
     done = call("pairs", "import", tmp_path / "marks.csv", "--config", other, "--json")
     assert done.json == {"marks": 2, "new": 1}
     marks = read_marks(there)

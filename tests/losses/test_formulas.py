@@ -80,10 +80,8 @@ def of_quantized_ap(row: Row, num_bins: int) -> float:
 
 
 def of_fast_ap(row: Row, num_bins: int) -> float:
-    """1 - sum over l of h+_l H+_l / (N+ H_l), on squared distances of unit vectors in [0, 4] (FastAP, section 3).
-
-    An entry counts linearly for the two of the L + 1 ends of L intervals that it lies between.
-    """
+    """1 - sum over l of h+_l H+_l / (N+ H_l), on squared distances of unit vectors in [0, 4] (FastAP, section 3). An entry
+    counts linearly for the two of the L + 1 ends of L intervals that it lies between."""
     width = 4 / num_bins
     positives, every = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1)
     for score, kind in zip(*row, strict=True):

@@ -25,17 +25,8 @@ from tests.steps.search_projects import bundle_of, copied_project, register_bund
 pytestmark = pytest.mark.slow
 
 
-SURE = EvidenceModel(
-    weights=dict.fromkeys(FEATURES, 0.0),
-    intercept=9.0,
-    usual=(0.0, 0.0, 0.0),
-    most=(0.0, 0.0, 0.0),
-    prior=0.5,
-    brier=0.0,
-    num_matches=10,
-    num_others=10,
-    num_groups=10,
-)
+ZEROS, TENS = dict.fromkeys(FEATURES, 0.0), dict.fromkeys(("num_matches", "num_others", "num_groups"), 10)
+SURE = EvidenceModel(weights=ZEROS, intercept=9.0, usual=(0,) * 3, most=(0,) * 3, prior=0.5, brier=0.0, **TENS)
 
 
 def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:

@@ -101,6 +101,9 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
         ours = Tracker(uri, "tests")
         assert all(one.info.artifact_uri.startswith(place.as_uri()) for one in ours.runs())
         assert ours.client.get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
+    (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
+    with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
+        Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")
 
 
 def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

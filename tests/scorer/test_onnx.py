@@ -46,14 +46,8 @@ def parts(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {
-            "symmetric_chamfer": True,
-            "padding_mode": "replicate",
-            "attention_form": "cosine",
-            "temporal_rate": 0.3,
-            "spatial_rate": 0.5,
-            "min_frames": 8,
-        },
+        {"symmetric_chamfer": True, "padding_mode": "replicate", "attention_form": "cosine"}
+        | {"temporal_rate": 0.3, "spatial_rate": 0.5, "min_frames": 8},
         {"comparator": False, "attention": False, "binary_bits": 16},
     ],
 )

@@ -101,16 +101,9 @@ def test_short_videos_are_compared_whole_with_short_queries() -> None:
 
 def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    score = ScoredCandidate(
-        video_id="a",
-        similarity=0.5,
-        frame_run=0.5,
-        num_pictures=0,
-        pairs=(Pair((0, 10), (2, 12)),),
-        num_frames=200,
-        seconds=200,
-        candidate=Candidate(video_id="a", votes=1.0, windows=()),
-    )
+    numbers = {"similarity": 0.5, "frame_run": 0.5, "num_pictures": 0, "num_frames": 200, "seconds": 200}
+    found, compared = Candidate(video_id="a", votes=1.0, windows=()), (Pair((0, 10), (2, 12)),)
+    score = ScoredCandidate(video_id="a", pairs=compared, candidate=found, **numbers)
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
     assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]

@@ -44,10 +44,8 @@ def digests(root: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def small_disk(num_bytes: int) -> Iterator[None]:
-    """No file of this process and of those that it starts may grow beyond so many bytes, as on a disk that is full.
-
-    They write no bytecode, which would be cut and fail later.
-    """
+    """No file of this process and of those that it starts may grow beyond so many bytes, as on a disk that is full. They write
+    no bytecode, which would be cut and fail later."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "dont_write_bytecode", True)

@@ -10,6 +10,8 @@ import pytest
 
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import write_manifest_shard
+from hapvr.errors import ArgumentError
 from hapvr.files import file_sha256
 from hapvr.seeding import numpy_rng
 from hapvr.steps.features import import_features
@@ -66,3 +68,9 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert [one.done for one in second] == [False, True, False]
     assert [one.shard.read().data_sha256 for one in second] == digests
     assert [one.num_ok for one in second] == [one.num_ok for one in first]
+    write_manifest_shard(root, "own-00000", [])
+    with h5py.File(hdf5_file, "a") as content:
+        content["z"] = content["a"][()]
+    for name, said in (("set", "shards set"), ("own", "shards own"), ("new", "a video 'a'")):
+        with pytest.raises(ArgumentError, match=f"{said} already; choose another --name"):
+            import_features(root, hdf5_file, name=name)

@@ -153,9 +153,7 @@ def traits(project: Project) -> list[bytes]:
 
 def answers(project: Project) -> dict[str, object]:
     """What a search for each other video finds, and all pairs, without VIDEO; how likely that is follows from all candidates.
-
-    Which videos the network compares together changes the last digits of similarities.
-    """
+    Which videos the network compares together changes the last digits of similarities."""
     searcher = Searcher.open(project)
     found: dict[str, object] = {}
     for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.collection import CURRENT, current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
+from hapvr.steps.features import import_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
@@ -45,10 +47,8 @@ def serving(project: Project) -> FrameIndex:
 
 
 def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, IndexUpdate]) -> None:
-    """What is found for the features of a video, by the model's own network, is that video at the same times.
-
-    Others may be as near: a compilation holds frames of the clips that it was made of.
-    """
+    """What is found for the features of a video, by the model's own network, is that video at the same times. Others may be as
+    near: a compilation holds frames of the clips that it was made of."""
     project, _ = indexed
     index, current = serving(project), current_index(project.root)
     model = search_model(project, current.model)
@@ -61,6 +61,17 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
         for number, second in enumerate(np.flatnonzero(found.kept)):  # one frame a second
             times = [hit["second"] for hit in own if hit["query_frame"] == number]
             assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
+
+
+def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: Path) -> None:
+    """Imported features may be of any; the network would give similarities above 1."""
+    model = model_of(project)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        for name, norm in (("one", 1), ("three", 3)):
+            file[name] = np.full((2, 9, model.dims), norm / model.dims**0.5, np.float32)
+    import_features(project.root, tmp_path / "features.h5", name="imported")
+    rows = make_descriptors(project, "imported-00000", model).shard.rows()
+    assert {row["video_id"]: row["reason"] for row in rows} == {"one": "", "three": "no_unit_vectors"}
 
 
 def test_generated_videos_are_no_part_of_the_collection(

@@ -230,6 +230,11 @@ def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path)
     assert refused.value.reason == "not_allowed"
     one = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
     assert searcher.search(one).matches[0].reference == "in/long.mp4"
+    cut = write_scenes(tmp_path / "cut.mkv", LONG[:12])
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    answer, (score,) = searcher.search(cut), searcher.scorer.score_pairs([(cut, one)])
+    assert answer.warnings[-1].startswith(f"only a part of {cut} can be read: frames end at ")
+    assert answer.warnings[-1].endswith(score.warning.rpartition("; ")[2])
 
 
 def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:

@@ -29,11 +29,8 @@ def project_with(project: Project, **changes: object) -> Project:
 
 @pytest.mark.slow
 def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
-    """Losses of two gloo processes are those of one process to rounding, and so are the weights.
-
-    QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of
-    a single step may jump.
-    """
+    """Losses of two gloo processes are those of one process to rounding, and so are the weights. QuadLinear-AP counts the
+    positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of a single step may jump."""
     steps = 20
     changes = {"steps": steps}
     run(small_project, tmp_path, with_train(small_project, **changes))

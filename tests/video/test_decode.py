@@ -1,5 +1,6 @@
 """Sampling real files by timestamp, whatever their rate, shape, format or damage."""
 
+import struct
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -53,14 +54,23 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
 
 
-def test_a_matrix_without_an_angle_turns_nothing(videos):
-    """FFmpeg says NaN of it, and PyAV some integer."""
-    path = videos.numbered(num_frames=10)
-    before, data = sampled(path).frames, bytearray(path.read_bytes())
-    place = data.index(b"tkhd") + 44
-    data[place : place + 36] = bytes(36)
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((0, 0, 0, 0), lambda picture: picture),  # FFmpeg says NaN of its angle, and PyAV some integer
+        ((-1, 0, 0, 1), lambda picture: picture[:, ::-1]),
+        ((1, 0, 0, -1), lambda picture: picture[::-1]),
+        ((0, 1, 1, 0), lambda picture: picture.transpose(1, 0, 2)),
+    ],
+)
+def test_frames_are_shown_as_a_matrix_says(videos, matrix, shown):
+    """(a, b, c, d): (x, y) is shown at (ax + cy, bx + dy)."""
+    path = videos.numbered(num_frames=1)
+    (before,), data = sampled(path).frames, bytearray(path.read_bytes())
+    place, (a, b, c, d) = data.index(b"tkhd") + 44, (one * 2**16 for one in matrix)
+    data[place : place + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30 * any(matrix))
     path.write_bytes(data)
-    assert (sampled(path).frames == before).all()
+    assert np.abs(sampled(path).frames[0].astype(int) - shown(before)).mean() < 1
 
 
 def test_sample_frames_have_square_pixels(videos):
@@ -75,6 +85,7 @@ def test_sample_frames_have_square_pixels(videos):
     [
         ("clip.mp4", "libx265", "yuv420p10le"),
         ("clip.avi", "mpeg4", "yuv420p"),
+        ("clip.wmv", "libx264", "yuv420p"),
         ("clip.mov", "png", "gray"),
         ("clip.webm", "libvpx-vp9", "yuv420p"),
         ("clip.ts", "libx264", "yuv420p"),
