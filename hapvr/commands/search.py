@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from hapvr.commands.scoring import expand
 from hapvr.commands import terminal
+from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, progress_bar, show
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
