@@ -69,11 +69,11 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("models", "promote"): (("3", *REGISTRY), "mlflow.db cannot be written"),
     ("models", "rollback"): (REGISTRY, "mlflow.db cannot be written"),
     ("pairs", "import"): (("marks.csv", *CONFIG), "/data"),
-    ("pdq", "export"): ((*CONFIG, "--out", "data/hashes.csv"), "data/hashes.csv"),
+    ("pdq", "export"): ((*CONFIG, "--out", "hashes.csv"), "hashes.csv"),
     ("run",): (("features", *CONFIG), "/data"),
     ("pairs", "mark"): ((SHORT, COPY, "match", *CONFIG), "/data"),
     ("pairs", "unmark"): (("in/long.mp4", SHORT, *CONFIG), "/data"),
-    ("search",): (("query.mp4", *CONFIG, "--out", "data/found.csv"), "data/found.csv"),
+    ("search",): (("query.mp4", *CONFIG, "--out", "found.csv"), "found.csv"),
     ("watch",): ((*CONFIG, "--set", "watch.lists=[{name: a, path: watched.txt}]"), "/data"),
 }
 """Arguments that would have to write, and what the sentence names."""
