@@ -229,9 +229,11 @@ def _is_mirrored(frame: VideoFrame) -> bool:
 
 def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) -> Iterator[tuple[float, VideoFrame]]:
     """Time and frame of all that can be decoded."""
-    interval_s = 1 / max(_positive(stream.average_rate) or 25.0, 0.01)  # taken where timestamps are missing or wrong
-    time_s, previous, problem = 0.0, None, ""
-    times_s, backwards = np.zeros(2), np.zeros(2, int)  # of display, and of decoding where the first runs backwards
+    rate = _positive(stream.average_rate) or _positive(stream.guessed_rate) or 25.0
+    interval_s = 1 / max(rate, 0.01)  # taken where timestamps are missing or wrong
+    time_s, problem, decoded = 0.0, "", False
+    # by the clocks of display and of decoding, the second for where the first runs backwards; `last` is known, at `reached_s`
+    times_s, reached_s, last_s, backwards = np.zeros(2), np.zeros(2), np.full(2, np.nan), np.zeros(2, int)
     packets = container.demux(stream)
     while True:
         try:
@@ -244,23 +246,26 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
             problem, frames = _text(error), []
         for frame in frames:
             check_size(path, frame.width, frame.height)
-            if previous is not None:
-                steps_s = np.subtract(_clocks(frame), _clocks(previous))
+            clocks_s = _clocks(frame)
+            if decoded:
+                steps_s = clocks_s - last_s
                 backwards += steps_s < 0
                 # a step of more than ten minutes is a jump of the clock, not a frame that long
-                times_s += np.where((steps_s >= 0) & (steps_s <= 600), steps_s, interval_s)
-            previous = frame
+                usual = (steps_s >= 0) & (steps_s <= 600)
+                times_s = np.where(usual, reached_s + steps_s, times_s + interval_s)
+            known, decoded = ~np.isnan(clocks_s), True
+            last_s, reached_s = np.where(known, clocks_s, last_s), np.where(known, times_s, reached_s)
             time_s = max(time_s, float(times_s[int(backwards[0] > backwards[1])]))
             yield time_s, frame
-    if previous is None:
+    if not decoded:
         reason = "decode_error" if problem else "no_frames"
         raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
 
 
-def _clocks(frame: VideoFrame) -> list[float]:
-    """Time of display and of decoding in seconds; nan where unknown."""
+def _clocks(frame: VideoFrame) -> NDArray[np.float64]:
+    """[2], time of display and of decoding in seconds; nan where unknown."""
     unit_s = float(frame.time_base or "nan")
-    return [float("nan") if one is None else one * unit_s for one in (frame.pts, frame.dts)]
+    return np.array([np.nan if one is None else one * unit_s for one in (frame.pts, frame.dts)])
 
 
 def _positive(value: Fraction | float | None) -> float | None:

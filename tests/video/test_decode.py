@@ -86,6 +86,7 @@ def test_sample_frames_have_square_pixels(videos):
         ("clip.mp4", "libx265", "yuv420p10le"),
         ("clip.avi", "mpeg4", "yuv420p"),
         ("clip.wmv", "libx264", "yuv420p"),
+        ("clip.mpg", "libx264", "yuv420p"),
         ("clip.mov", "png", "gray"),
         ("clip.webm", "libvpx-vp9", "yuv420p"),
         ("clip.ts", "libx264", "yuv420p"),
