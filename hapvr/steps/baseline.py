@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import save_file
 
-from hapvr.errors import FULL_HINT, MissingPartError
+from hapvr.errors import FULL_HINT, DataError, MissingPartError
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import open_backbone
@@ -23,6 +23,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import CARD_FILE, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
+from hapvr.search.collection import serving_index
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 
@@ -66,6 +67,12 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         tags = {} if champion is None else version_tags(tracker.client, name, champion.version)
         if champion is not None and WHITENING_TAG not in tags:  # trained
             return
+        serving = serving_index(project.root)
+        if champion is None and serving is not None and serving.model.startswith("models:/"):
+            raise DataError(
+                f"index add: the registry has no champion, and searches are answered by {serving.model}; restore the registry "
+                "from a back-up, or name a version with `hapvr models promote`"
+            )
         videos, whitening = training_videos(project), load_whitening(project.root)
         used = min(MAX_VIDEOS, len(videos))
         if tags.get(WHITENING_TAG) == whitening.sha256 and int(tags[VIDEOS_TAG]) * 2 > used:

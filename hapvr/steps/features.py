@@ -203,8 +203,13 @@ def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row.
 
-    Videos whose frames and settings are those of an earlier run are not extracted again.
+    Videos whose frames and settings are those of an earlier run are not extracted again. Raises DataError for imported ones,
+    which cannot be made again.
     """
+    stored, source = project.shard(STAGE, key).find(), source_of(key)
+    if stored is not None and IMPORTED in stored.provenance.settings:
+        hint = f"give the source {source} another name, or move features/{source}-* to another data root"
+        raise DataError(f"features: those of shard {key} were imported, and would be replaced; {hint}")
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
@@ -278,7 +283,8 @@ def import_features(
     taken = {row.video_id for key in shard_keys(root) for row in read_manifest_shard(root, key)}
     for key in root.list_folders(STAGE):
         found = Shard(root, STAGE, key).find()
-        if found is not None and found.provenance.settings.get(IMPORTED) != settings[IMPORTED]:
+        own = source_of(key) == name and found is not None
+        if found is not None and not (own and found.provenance.settings.get(IMPORTED) == settings[IMPORTED]):
             names.add(source_of(key))
             taken.update(row["video_id"] for row in found.rows())
     if name in names or not taken.isdisjoint(video_ids):

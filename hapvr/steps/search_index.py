@@ -2,6 +2,7 @@
 up to date from them (asset `search_index`)."""
 
 import re
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from hapvr.provenance import require_settings
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
-from hapvr.steps.features import open_extractor
+from hapvr.steps.features import IMPORTED, open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
 from hapvr.video.frames import HASH_VERSION
@@ -58,8 +59,9 @@ def make_descriptors(
         file = FeatureFile(features, extras=model.needs_extras)
         for video_id in video_ids:
             regions, timestamps_s = file.regions(video_id), file.times(video_id)
-            if "imported" in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
+            if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
                 said = "its regions are no unit vectors, which the network takes"
+                warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}", stacklevel=2)
                 yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
                 continue
             embedded = model.embed(regions)
@@ -98,7 +100,7 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
 def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """[B, D] of pictures of one colour; none where features came from elsewhere, so that their backbone is not at hand."""
     root = project.root
-    if "imported" in settings or not root.exists(PROVENANCE_NAME):
+    if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not collection.known_blank(root, model.digest).size:
@@ -142,6 +144,12 @@ def update_index(
         finished, awaited = collection_shards(root)
         if not finished:
             raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
+        holder = dict[str, str]()
+        for key in finished:
+            for video_id in project.shard(FEATURES_STAGE, key).read().table.column("video_id").to_pylist():
+                if (other := holder.setdefault(video_id, key)) != key:
+                    hint = "move those that were imported to another data root"
+                    raise DataError(f"search: {video_id} has features in the shards {other} and {key}; {hint}")
         place = _place(root, model.digest, serving, rebuild=rebuild)
         index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):

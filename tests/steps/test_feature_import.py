@@ -68,6 +68,8 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     assert [one.done for one in second] == [False, True, False]
     assert [one.shard.read().data_sha256 for one in second] == digests
     assert [one.num_ok for one in second] == [one.num_ok for one in first]
+    with pytest.raises(ArgumentError, match="a video 'a' already"):
+        import_features(root, hdf5_file, name="again")
     write_manifest_shard(root, "own-00000", [])
     with h5py.File(hdf5_file, "a") as content:
         content["z"] = content["a"][()]

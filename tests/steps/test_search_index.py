@@ -15,7 +15,7 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search.collection import CURRENT, current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
-from hapvr.steps.features import import_features
+from hapvr.steps.features import import_features, make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
@@ -70,8 +70,16 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
         for name, norm in (("one", 1), ("three", 3)):
             file[name] = np.full((2, 9, model.dims), norm / model.dims**0.5, np.float32)
     import_features(project.root, tmp_path / "features.h5", name="imported")
-    rows = make_descriptors(project, "imported-00000", model).shard.rows()
+    with pytest.warns(UserWarning, match="three of shard imported-00000 is left out"):
+        rows = make_descriptors(project, "imported-00000", model).shard.rows()
     assert {row["video_id"]: row["reason"] for row in rows} == {"one": "", "three": "no_unit_vectors"}
+    features = project.root.local_path("features")
+    for name in ("other-00000", "own-train-00000"):
+        shutil.copytree(features / "imported-00000", features / name, dirs_exist_ok=True)
+    with pytest.raises(DataError, match="one has features in the shards imported-00000 and other-00000; move"):
+        update_index(project, model)
+    with pytest.raises(DataError, match="shard own-train-00000 were imported, and would be replaced; give the source"):
+        make_features(project, "own-train-00000")
 
 
 def test_generated_videos_are_no_part_of_the_collection(
