@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import collection_keys
+from hapvr.data.manifest import collection_keys, require_shards
 from hapvr.data.shards import Shard, VideoRows, frame_fields, tensor_field
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 STAGE = "features"
 EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
+IMPORTED = "imported"
+"""In the settings of shards, and of a whitening, that were not made here."""
 HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
@@ -140,10 +142,12 @@ class FeatureStore:
 
 
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Shards of the collection that have features, and those whose features are unfinished or damaged, sorted."""
+    """Shards of the collection that have features, and those whose features are unfinished or damaged, sorted. Raises as
+    `require_shards` does."""
     keys = collection_keys(root, root.list_folders(STAGE))
-    finished = tuple(key for key in keys if Shard(root, STAGE, key).provenance() is not None)
-    return finished, tuple(key for key in keys if key not in finished)
+    made = {key: found for key in keys if (found := Shard(root, STAGE, key).provenance()) is not None}
+    require_shards(root, (key for key, found in made.items() if IMPORTED not in found.settings))
+    return tuple(made), tuple(key for key in keys if key not in made)
 
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:

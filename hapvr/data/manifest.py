@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.errors import DataError
 from hapvr.tables import check_columns, read_table, write_table
 
 if TYPE_CHECKING:
@@ -74,6 +75,16 @@ def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
             splits[source_of(key)] = next((row.split for row in read_manifest_shard(root, key)), "")
     generated = {source for source, split in splits.items() if split == GENERATED}
     return [key for key in shards if key not in known or source_of(key) not in generated]
+
+
+def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
+    """Raise DataError where the manifest lacks one of these shards: its videos would get other ids, and all that is known of
+    them would be of nobody."""
+    if lost := set(shards).difference(shard_keys(root)):
+        place = f"{MANIFEST_STAGE}/{min(lost)}"
+        raise DataError(
+            f"manifest: {place} is lost; restore it from a copy: nothing else knows the videos of the shard"
+        )
 
 
 def is_training_shard(root: DataRoot, shard: str) -> bool:

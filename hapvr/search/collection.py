@@ -23,7 +23,7 @@ import numpy.typing as npt
 from pydantic import Field
 from safetensors.numpy import load, save
 
-from hapvr.data.features import STAGE, FeatureFile
+from hapvr.data.features import IMPORTED, STAGE, FeatureFile
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import VIDEOS_STAGE
@@ -175,7 +175,7 @@ class CollectionMetadata:
         if (now_s := time.monotonic()) - looked_s < REFRESH_S:
             return rows
         if (written := self._root.modified_ns(*(one.index_name for one in (videos, frames, features)))) != before:
-            imported = not written[0] and "imported" in features.require({}).settings  # these have no files
+            imported = not written[0] and IMPORTED in features.require({}).settings  # these have no files
             rows = {row["video_id"]: row for row in ([] if imported else videos.rows()) if row["status"] == STATUS_OK}
             sampled = {row["video_id"]: row for row in frames.rows()} if written[1] else {}
             described = {row["video_id"]: row for row in features.rows()} if written[2] else {}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
-from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, INDEX_COLUMNS, STAGE, fields
+from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, IMPORTED, INDEX_COLUMNS, STAGE, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.manifest import read_manifest_shard, shard_keys, source_of, training_shard_keys
@@ -45,7 +45,6 @@ from hapvr.video.settings import SourceName
 
 DECODED_FRAMES = 8
 """Frames that a thread holds at their stored size."""
-IMPORTED = "imported"
 
 
 @dataclass(frozen=True)

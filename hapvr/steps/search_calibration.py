@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hapvr.data.features import STAGE as FEATURES_STAGE, collection_shards
+from hapvr.data.features import IMPORTED, STAGE as FEATURES_STAGE, collection_shards
 from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.demo.edits import ALL_EDITS
@@ -157,7 +157,7 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     require, extras = partial(description.require_features, bundle), networks.needs_extras
     collection = SearchableCollection(project.root, shard_of, require=require, extras=extras)
     blank = np.zeros((0, 0), np.float32)
-    if "imported" not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
+    if IMPORTED not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings:
         pictures = blank_pictures(description.crop_px)
         starts = range(0, len(pictures), BATCH_FRAMES)
         regions = [networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]

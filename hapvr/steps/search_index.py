@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureFile, collection_shards, without_extras
+from hapvr.data.features import IMPORTED, STAGE as FEATURES_STAGE, FeatureFile, collection_shards, without_extras
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, frame_columns, index_row
@@ -24,7 +24,7 @@ from hapvr.provenance import require_settings
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
-from hapvr.steps.features import IMPORTED, open_extractor
+from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
 from hapvr.video.frames import HASH_VERSION

@@ -256,17 +256,13 @@ def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[Man
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
     """Append the videos that the sources offer and the manifest lacks, as new shards.
 
-    Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits. Raises
-    DataError where a shard is lost: its videos would get other ids, and all that is known of them would be of nobody.
+    Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits. Raises as
+    `manifest.require_shards` does.
     """
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
     with root.lock(manifest.MANIFEST_STAGE):
-        if lost := set(root.list_folders(VIDEOS_STAGE)).difference(shard_keys(root)):
-            place = f"{manifest.MANIFEST_STAGE}/{min(lost)}"
-            raise DataError(
-                f"manifest: {place} is lost; restore it from a copy: nothing else knows the videos of the shard"
-            )
+        manifest.require_shards(root, root.list_folders(VIDEOS_STAGE))
         _follow_moves(project)
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())

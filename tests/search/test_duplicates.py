@@ -48,16 +48,16 @@ def pair(
     )
 
 
-@pytest.mark.parametrize(
-    ("covered", "kind"),
-    [
-        ((1, 0.8), "copy"),
-        ((1, 0.2), "contained"),
-        ((0.2, 0.9), "contained"),
-        ((0.3, 0.1), "overlap"),
-        ((0, 0), "same_incident"),
-    ],
-)
+KINDS = {
+    (1, 0.8): "copy",
+    (1, 0.2): "contained",
+    (0.2, 0.9): "contained",
+    (0.3, 0.1): "overlap",
+    (0, 0): "same_incident",
+}
+
+
+@pytest.mark.parametrize(("covered", "kind"), KINDS.items())
 def test_kinds_follow_coverage(covered: tuple[float, float], kind: str) -> None:
     assert pair("a", "b", covered=covered).kind == kind
 

@@ -10,7 +10,7 @@ import pytest
 from hapvr.chain import CHAIN, shards_of
 from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import read_manifest_shard, training_shard_keys
+from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_manifest_shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.search.collection import CURRENT, current_index, read_blank
 from hapvr.search.descriptors import frame_descriptors
@@ -73,6 +73,10 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
     with pytest.warns(UserWarning, match="three of shard imported-00000 is left out"):
         rows = make_descriptors(project, "imported-00000", model).shard.rows()
     assert {row["video_id"]: row["reason"] for row in rows} == {"one": "", "three": "no_unit_vectors"}
+    shutil.rmtree(project.root.local_path("manifest/own-held-out-00000"))
+    with pytest.raises(DataError, match="manifest/own-held-out-00000 is lost; restore it from a copy"):
+        update_index(project, model)
+    write_manifest_shard(project.root, "own-held-out-00000", [])
     features = project.root.local_path("features")
     for name in ("other-00000", "own-train-00000"):
         shutil.copytree(features / "imported-00000", features / name, dirs_exist_ok=True)
