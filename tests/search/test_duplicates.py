@@ -48,13 +48,8 @@ def pair(
     )
 
 
-KINDS = {
-    (1, 0.8): "copy",
-    (1, 0.2): "contained",
-    (0.2, 0.9): "contained",
-    (0.3, 0.1): "overlap",
-    (0, 0): "same_incident",
-}
+KINDS = {(1, 0.8): "copy", (1, 0.2): "contained", (0.2, 0.9): "contained", (0.3, 0.1): "overlap"}
+KINDS[0, 0] = "same_incident"
 
 
 @pytest.mark.parametrize(("covered", "kind"), KINDS.items())
