@@ -134,8 +134,8 @@ def list_(
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks, write_marks
 
-    marks = read_marks((project := open_project(config)).root)
-    terminal.require_outside(project, out)
+    terminal.require_outside(out)
+    marks = read_marks(open_project(config).root)
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()

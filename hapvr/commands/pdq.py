@@ -22,7 +22,7 @@ def export(
     """Write a line for each stored frame: video, number, quality from 0 to 100, PDQ hash, second."""
     from hapvr.tables import export_csv
 
-    require_outside(open_project(config), out)
+    require_outside(out)
     asked, written = frozenset(video_ids or ()), dict[str, int]()
 
     def rows() -> Iterator[dict[str, Any]]:

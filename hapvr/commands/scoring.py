@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
-from hapvr.commands.terminal import Verbs, default_collection, open_project, progress_bar, show
+from hapvr.commands.terminal import Verbs, default_collection, open_project, progress_bar, require_outside, show
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import require_regular
 from hapvr.scorer import DEFAULT_PRECISION
@@ -193,6 +193,7 @@ def evaluate(
         raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
     if out is not None and out.suffix.lower() != ".parquet":
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in .parquet")
+    require_outside(out)
     definition = load_definition(benchmark)
     title, available, normalized = f"{definition.name} ({policy})", None, None
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:

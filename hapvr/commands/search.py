@@ -70,9 +70,7 @@ def search(
     part = Part.named(at, from_, to)
     options = SearchOptions(part=part, top=top, min_probability=min_probability, prior=prior, folder=folder)
     names = expand(queries or [])
-    project = open_project(config, set_)
-    terminal.require_outside(project, out)
-    searcher = Searcher.open(project, model=model)
+    searcher = Searcher.open(open_project(config, set_), model=model)
     # a person who types an address may fetch it
     read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})))
     asked = [(name, partial(read, name)) for name in names]
@@ -114,6 +112,7 @@ def duplicates(
     from hapvr.steps.searcher import UNSURE, Searcher
 
     _check_out(out)
+    terminal.require_outside(plan)
     if plan is not None and (pairs or plan.suffix.lower() not in PLAN_SUFFIXES):
         raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, and not --pairs")
     one, other = between or ("", "")
@@ -124,7 +123,6 @@ def duplicates(
         return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
 
     project = open_project(config, set_)
-    terminal.require_outside(project, out, plan)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
     if searcher.evidence is None:
@@ -216,6 +214,7 @@ def serve(
 
 
 def _check_out(out: Path | None) -> None:
+    terminal.require_outside(out)
     if out is not None and out.suffix.lower() not in OUT_SUFFIXES and not out.name.endswith(TASKS_SUFFIX):
         wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
         raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}")

@@ -107,12 +107,13 @@ class Verbs(typer.Typer):
         return register
 
 
-def require_outside(project: Project, *files: Path | None) -> None:
-    """Raise ArgumentError for one of the files to write that would lie in the data root, where it may replace a record."""
+def require_outside(*files: Path | None) -> None:
+    """Raise ArgumentError for one of the files to write that would lie in a data root, where it may replace a record."""
     for file in filter(None, files):
-        folder, root = file.parent.resolve(), project.root.local
-        if root is not None and root.resolve() in (folder, *folder.parents):
-            raise ArgumentError(f"{file} lies in the data root {project.root.url}; choose a place outside")
+        folder = file.parent.resolve()
+        for root in (folder, *folder.parents):
+            if any(root.glob("manifest/*/rows.parquet")):
+                raise ArgumentError(f"{file} lies in the data root {root}; choose a place outside")
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -168,10 +168,8 @@ def backbone_state(architecture: str) -> State:
 
 
 def packaged_tensors(architecture: str) -> State:
-    """The tensors of the installed package of PACKAGES under the file's own names, in timm's order.
-
-    Raises DataError for an architecture without a package, and for a package that is not installed or was changed.
-    """
+    """The tensors of the installed package of PACKAGES under the file's own names, in timm's order. Raises DataError for an
+    architecture without a package, and for a package that is not installed or was changed."""
     if _plain(architecture) not in PACKAGES:
         raise DataError(
             f"weights: no package has those of {architecture}; name one of {', '.join(PACKAGES)}, or another source"

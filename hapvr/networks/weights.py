@@ -60,10 +60,8 @@ class FrozenNetwork:
 
 
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`.
-
-    Raises ConfigError for an architecture or option that timm refuses, DataError if the weights cannot be had or do not fill the network.
-    """
+    """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`. Raises ConfigError
+    for an architecture or option that timm refuses, DataError if the weights cannot be had or do not fill the network."""
     weights, architecture, state = config.weights, config.architecture, None
     if weights.source == "packaged":
         tensors = map(torch.from_numpy, packaged_tensors(architecture).values())
@@ -84,10 +82,8 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm without its classifier, which gives one vector per picture.
-
-    It takes any side where the architecture allows it. Raises as `create_network` does.
-    """
+    """A network of timm without its classifier, which gives one vector per picture. It takes any side where the architecture
+    allows it. Raises as `create_network` does."""
     try:
         return create_network(config, num_classes=0, dynamic_img_size=True)
     except ConfigError:  # convolutional networks take any side without this argument

@@ -85,10 +85,8 @@ def require_store(tracking_uri: str) -> None:
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
-    """MLflow's client of an address. writing: whether something will be changed.
-
-    Raises as `require_store` does, DataError for a database that cannot be written, and MissingPartError without MLflow.
-    """
+    """MLflow's client of an address. writing: whether something will be changed. Raises as `require_store` does, DataError for
+    a database that cannot be written, and MissingPartError without MLflow."""
     require_store(tracking_uri)
     if not (is_installed("mlflow") and (is_server(tracking_uri) or is_installed("sqlalchemy"))):
         raise MissingPartError(
@@ -106,10 +104,8 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
 
 
 def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
-    """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for.
-
-    Raises ArgumentError for another kind of name, DataError if there is no such version, and RegistryError where the registry does not say.
-    """
+    """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for. Raises ArgumentError for another kind of name, DataError
+    if there is no such version, and RegistryError where the registry does not say."""
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
         raise ArgumentError(f"model: {uri!r} names no version; wanted models:/NAME@ALIAS or models:/NAME/VERSION")
@@ -137,10 +133,8 @@ def pinned_uri(uri: str, tracking_uri: str) -> str:
 
 
 def registered_bundle(uri: str, tracking_uri: str) -> Path:
-    """The local bundle of a registered model such as `models:/hapvr@champion`.
-
-    Raises as `registered_version` does, and DataError where the version holds no bundle.
-    """
+    """The local bundle of a registered model such as `models:/hapvr@champion`. Raises as `registered_version` does, and
+    DataError where the version holds no bundle."""
     from hapvr.scorer.bundle import SCORER_FILE  # with the decoder, which looking at versions does without
 
     found = registered_version(uri, tracking_uri)

@@ -26,10 +26,8 @@ ANSWER_S = 5.0
 
 
 class PairScorer(PythonModel):  # type: ignore[misc]
-    """Scores pairs of videos: `query` against `reference`, or against each of the list `references`; a row per pair.
-
-    Missing values are NaN. A model server answers null instead, because JSON has no NaN.
-    """
+    """Scores pairs of videos: `query` against `reference`, or against each of the list `references`; a row per pair. Missing
+    values are NaN. A model server answers null instead, because JSON has no NaN."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self._scorer = load_bundle(Path(context.artifacts["bundle"]))

@@ -26,10 +26,8 @@ KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to it, in `artifacts`.
-
-    Raises RegistryError if no server answers there.
-    """
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to it, in `artifacts`. Raises
+    RegistryError if no server answers there."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         location = None
@@ -131,11 +129,8 @@ def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mappin
 
 
 class TrackedTraining:
-    """A training logger that writes to one MLflow run in the background.
-
-    Where MLflow is away, its client says so, and the training goes on. What it did not take is in the history of the training,
-    of which `complete_metrics` delivers it.
-    """
+    """A training logger that writes to one MLflow run in the background. Where MLflow is away, its client says so, and the
+    training goes on. What it did not take is in the history of the training, of which `complete_metrics` delivers it."""
 
     def __init__(self, uri: str, run_id: str) -> None:
         self._client, self._run_id = MlflowClient(tracking_uri=uri), run_id

@@ -37,10 +37,8 @@ _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
-    """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of digests.
-
-    licence: as hubs name it. Raises ArgumentError for a folder that holds anything, DataError for a damaged bundle.
-    """
+    """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of digests. licence: as hubs name
+    it. Raises ArgumentError for a folder that holds anything, DataError for a damaged bundle."""
     bundles.read_description(bundle).require_files(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")

@@ -112,10 +112,8 @@ def register_bundle(
 def register(
     tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float | None, tags: Mapping[str, str]
 ) -> int:
-    """Make a version of a run's logged model and give it the alias challenger; returns its number.
-
-    target: mean target metric, in [0, 1]; None: not measured. A run that has a version already keeps it.
-    """
+    """Make a version of a run's logged model and give it the alias challenger; returns its number. target: mean target metric,
+    in [0, 1]; None: not measured. A run that has a version already keeps it."""
     client = tracker.client
     try:
         client.create_registered_model(name, description=DESCRIPTION)
@@ -227,10 +225,8 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: 
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
-    """Make the champion before this one champion again; returns its version.
-
-    Versions that were deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if there is none.
-    """
+    """Make the champion before this one champion again; returns its version. Versions that were deleted or rolled back are
+    passed over. Repeated rollbacks go further back. Raises DataError if there is none."""
     tags_of: dict[int, dict[str, str]] = {row["version"]: row["tags"] for row in list_versions(client, name)}
     since = {version: tags[SINCE_TAG] for version, tags in tags_of.items() if SINCE_TAG in tags}
     current = champion_of(client, name)

@@ -23,19 +23,15 @@ ANY_HOST = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may be fetched from.
-
-    A host that is allowed may redirect to another one: list hosts that are trusted not to.
-    """
+    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may be fetched from. A host that
+    is allowed may redirect to another one: list hosts that are trusted not to."""
 
     roots: tuple[Path, ...] | None = None
     hosts: frozenset[str] = frozenset()
 
     def local_path(self, name: str) -> Path:
-        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists.
-
-        With roots it is the file that links lead to, so that a link changed meanwhile leads nowhere else.
-        """
+        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists. With roots
+        it is the file that links lead to, so that a link changed meanwhile leads nowhere else."""
         if self.roots is None:
             return Path(name)
         with suppress(OSError, ValueError, RuntimeError):  # of names that are no paths
@@ -61,9 +57,7 @@ class Access:
 
 def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
     """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by commas, or *; unset: none.
-
-    Raises ConfigError for a root that is not a folder: a typo must not open or close more than was meant.
-    """
+    Raises ConfigError for a root that is not a folder: a typo must not open or close more than was meant."""
     roots = None
     if ROOTS_VARIABLE in environ:
         roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)

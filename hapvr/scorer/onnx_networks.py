@@ -42,10 +42,8 @@ class ONNXRecord(BaseModel, extra="allow"):
 
 
 class ONNXNetworks:
-    """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the same in torch.
-
-    One operation at a time uses the processors; any thread may call it.
-    """
+    """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the same in torch. One operation
+    at a time uses the processors; any thread may call it."""
 
     needs_extras = False
     """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""

@@ -65,9 +65,7 @@ class EmbeddedVideo:
 
 class VideoScorer:
     """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it.
-
-    warning: a sentence that goes with every answer, e.g. that the weights are random; empty where there is none.
-    """
+    warning: a sentence that goes with every answer, e.g. that the weights are random; empty where there is none."""
 
     def __init__(
         self,
@@ -161,10 +159,8 @@ class VideoScorer:
         deadline: Deadline = NEVER,
         inner: bool = False,
     ) -> RequestVideos:
-        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`.
-
-        inner: also of inner pictures.
-        """
+        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`. inner: also of inner
+        pictures."""
         return RequestVideos(
             reader=self._reader,
             names=list(dict.fromkeys(names)),

@@ -136,7 +136,7 @@ class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of the bytes that were sampled; of the id where there is no file.
 
     num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
-    and height that black bars leave. noise: grey levels, see `noise_level`.
+    and height that black bars leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
     """
 
     path: Path | None
@@ -148,6 +148,7 @@ class VideoMetadata:
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
     noise: float = 0.0
+    missing: str = ""
 
     @property
     def path_text(self) -> str | None:
@@ -182,7 +183,8 @@ class CollectionMetadata:
             for name in rows.keys() & sampled.keys():
                 file, pictures = (sampled[name][kind] for kind in ("file_sha256", "frames_sha256"))
                 found = (rows[name]["sha256"], described.get(name, {}).get("frames_sha256", pictures))
-                rows[name] |= {"sha256": file, "changed": found != (file, pictures)}
+                read = {"sha256": file, "missing": sampled[name]["message"]}
+                rows[name] |= read | {"changed": found != (file, pictures)}
         self._known[key] = (now_s, written, rows)
         return rows
 
@@ -203,8 +205,8 @@ class CollectionMetadata:
         row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
         if row is None:
             return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())
-        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
-        known = {name: row[name] for name in names if row[name] is not None}
+        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec", "missing")
+        known = {name: row[name] for name in names if row.get(name) is not None}
         return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **known)
 
 
@@ -262,7 +264,8 @@ class SearchableCollection:
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
         """Seconds of the sampled frames, and when the video ends."""
-        return FrameTimes(tuple(times_s), self.metadata.of(video_id).duration_s)
+        known = self.metadata.of(video_id)
+        return FrameTimes(tuple(times_s), known.duration_s, known.missing)
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -27,6 +27,7 @@ from hapvr.model.settings import extras_rows
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
+    PROVENANCE_NAME,
     STAGE as WHITENING_STAGE,
     Whitening,
     fit_whitening,
@@ -105,9 +106,13 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
 
 
 def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
-    """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`."""
+    """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments and errors: `read_pca`, and
+    ArgumentError where there is another one."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
+    if root.exists(PROVENANCE_NAME) and load_whitening(root).sha256 != whitening.sha256:
+        hint = "with another all features have to be made again; remove whitening/ for that"
+        raise ArgumentError(f"import: {root.url} has a whitening already, and {hint}")
     save_whitening(root, whitening, Provenance(WHITENING_STAGE, settings, {}, environment() | {"num_regions": "0"}))
     return whitening
 

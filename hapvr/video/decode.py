@@ -4,6 +4,7 @@ and still pictures as one frame."""
 import contextlib
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,11 +55,13 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 
 @dataclass(frozen=True)
 class VideoProbe:
-    """What a video's headers and first frame say. Headers may lie. duration_s, fps: None where the file does not say.
+    """What a video's headers and first frame say. Headers may lie. duration_s, fps: None where the file does not say;
+    of_picture: whether sound may not be what lasts so long.
     width_px, height_px: as displayed, after rotation and pixel aspect. mirrored: left and right are exchanged, before the rotation.
     rotation_deg: counter-clockwise."""
 
     duration_s: float | None
+    of_picture: bool
     fps: float | None
     width_px: int
     height_px: int
@@ -178,7 +181,7 @@ def sample_frames(
             if len(kept) == max_frames:
                 return probe, kept, ""
     missing = ""
-    if probe.duration_s is not None and probe.duration_s - time_s > 0.5 + 2 / (probe.fps or 1):
+    if probe.of_picture and (probe.duration_s or 0) - time_s > 0.5 + 2 / (probe.fps or 1):
         missing = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return probe, kept, missing
 
@@ -204,17 +207,23 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
 
 def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) -> VideoProbe:
     duration_s: Fraction | float | None = None if container.duration is None else container.duration / av.time_base
+    track = re.fullmatch(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))
+    own = stream.duration is not None and container.format.name != "asf"  # which gives the file's
+    of_picture = own or track is not None or len(container.streams) == 1
     if stream.duration is not None and stream.time_base is not None:
         duration_s = stream.duration * stream.time_base
-    elif duration_s is not None and "matroska" in container.format.name:  # there it is the time of the end
-        duration_s -= max(container.start_time or 0, 0) / av.time_base
+    elif "matroska" in container.format.name:  # there both are times of the end
+        hours, minutes, seconds = map(float, track.groups()) if track else (0, 0, duration_s or 0)
+        duration_s = 3600 * hours + 60 * minutes + seconds - max(first.time or 0, 0)
     aspect = float(stream.sample_aspect_ratio or 1)
     mirrored = _is_mirrored(first)
     # FFmpeg has no angle for some
     rotation_deg = round(first.rotation / 90 + 2 * mirrored) * 90 if abs(first.rotation) <= 360 else 0
     size = display_size(first.width, first.height, pixel_aspect=aspect, rotation_deg=rotation_deg)
     fps = _positive(stream.average_rate) or _positive(stream.guessed_rate)
-    return VideoProbe(_positive(duration_s), fps, *size, stream.codec_context.name, aspect, rotation_deg, mirrored)
+    return VideoProbe(
+        _positive(duration_s), of_picture, fps, *size, stream.codec_context.name, aspect, rotation_deg, mirrored
+    )
 
 
 def _is_mirrored(frame: VideoFrame) -> bool:

@@ -9,6 +9,8 @@ import torch
 
 from hapvr.benchmark.definition import load_definition
 from hapvr.data.features import FeatureStore
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import write_manifest_shard
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -27,6 +29,9 @@ def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> Non
     done = call("evaluate", "--benchmark", "fivr-5k", "--similarities", path, "--policy", "official", "--json")
     assert done.code == 0, done.error
     assert {name: done.json["metrics"][name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
+    write_manifest_shard(DataRoot(tmp_path / "data"), "a", [])
+    given = ("--features", tmp_path / "data", "--model", "x", "--out", tmp_path / "data/manifest/a/rows.parquet")
+    assert "rows.parquet lies in the data root" in call("evaluate", "--benchmark", "fivr-5k", *given).error
 
 
 def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project, tmp_path: Path) -> None:

@@ -66,6 +66,8 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     kept = make_whitening(project)
     assert not kept.done
     assert kept.whitening.sha256 == whitening.sha256
+    done = call("models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "16")
+    assert (done.code, "has a whitening already" in done.error) == (2, True)
 
 
 @pytest.fixture(scope="module")

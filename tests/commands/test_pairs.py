@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import write_manifest_shard
 from hapvr.search.marks import mark, read_marks
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
@@ -28,8 +29,8 @@ def test_marks_come_back_from_csv_as_they_were(call: Call, tmp_path: Path) -> No
     mark(there, B, C, "match")
     kept = read_marks(there).of(B, C)
     assert call("pairs", "list", "--out", tmp_path / "marks.csv", "--config", one).code == 0
-    # no file of another kind is replaced, nor a record
-    for out in (one, here.local_path("marks/x.csv")):
+    write_manifest_shard(here, "own-00000", [])
+    for out in (one, here.local_path("marks/x.csv")):  # no file of another kind is replaced, nor a record
         assert call("pairs", "list", "--out", out, "--config", one).code == 2
     done = call("pairs", "import", tmp_path / "marks.csv", "--config", other, "--json")
     assert done.json == {"marks": 2, "new": 1}
