@@ -181,9 +181,21 @@ def sample_frames(
             if len(kept) == max_frames:
                 return probe, kept, ""
     missing = ""
-    if probe.of_picture and (probe.duration_s or 0) - time_s > 0.5 + 2 / (probe.fps or 1):
+    slack_s = 0.5 + 2 / (probe.fps or 1)
+    ends_s = (probe.duration_s or 0) - slack_s
+    if time_s < ends_s and (probe.of_picture or _last_time_s(path) < ends_s):
         missing = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
     return probe, kept, missing
+
+
+def _last_time_s(path: Path) -> float:
+    """Time of the last packet of any stream."""
+    last_s = 0.0
+    broken = contextlib.suppress(av.error.FFmpegError, IndexError)
+    with broken, av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS) as container:
+        for packet in container.demux():
+            last_s = max(last_s, float((packet.pts or 0) * (packet.time_base or 0)))
+    return last_s
 
 
 def is_picture(path: Path) -> bool:
