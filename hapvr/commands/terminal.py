@@ -112,7 +112,7 @@ def require_outside(*files: Path | None) -> None:
     for file in filter(None, files):
         folder = file.parent.resolve()
         for root in (folder, *folder.parents):
-            if any(root.glob("manifest/*/rows.parquet")):
+            if any(match for stage in ("manifest", "features") for match in root.glob(f"{stage}/*/*.parquet")):
                 raise ArgumentError(f"{file} lies in the data root {root}; choose a place outside")
 
 

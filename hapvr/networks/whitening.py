@@ -97,8 +97,11 @@ def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance)
 def load_whitening(root: DataRoot) -> Whitening:
     """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files are damaged."""
     wanted = root.read_json(PROVENANCE_NAME).get("sha256")
-    with root.corruption_errors(WEIGHTS_NAME, hint=HINT), root.open(WEIGHTS_NAME) as file:
-        whitening = whitening_from_bytes(file.read())
+    with root.corruption_errors(WEIGHTS_NAME, hint=HINT):
+        if not root.exists(WEIGHTS_NAME):
+            raise ValueError("it is lost")
+        with root.open(WEIGHTS_NAME) as file:
+            whitening = whitening_from_bytes(file.read())
         if whitening.sha256 != wanted:
             raise ValueError(f"its digest is not that of {PROVENANCE_NAME}")
     return whitening
