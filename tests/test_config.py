@@ -167,9 +167,7 @@ def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: py
         "backbone": {"weights": {"source": "file", "path": "${HAPVR_TEST_WEIGHTS}/network.safetensors"}}
     }
     path = write(tmp_path / "a.yaml", settings)
-    with pytest.raises(
-        ConfigError, match=r"a\.yaml is not valid: the environment variable HAPVR_TEST_WEIGHTS is not set"
-    ):
+    with pytest.raises(ConfigError, match=r"a\.yaml is not valid: .* variable HAPVR_TEST_WEIGHTS is not set"):
         load_config(path)
     monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "/models")
     weights = load_config(path).backbone.weights

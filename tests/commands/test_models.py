@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import shard_keys
+from hapvr.errors import DamagedError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -68,6 +69,9 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     assert kept.whitening.sha256 == whitening.sha256
     done = call("models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "16")
     assert (done.code, "has a whitening already" in done.error) == (2, True)
+    root.delete("whitening/whitening.safetensors")
+    with pytest.raises(DamagedError, match="it is lost"):  # so that it is fitted again
+        load_whitening(root)
 
 
 @pytest.fixture(scope="module")

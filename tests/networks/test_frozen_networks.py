@@ -170,18 +170,16 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     assert found.settings == wanted.settings
     rng = numpy_rng("packaged")
     noise = rng.integers(0, 256, (2, 3, crop_px, crop_px), dtype=np.uint8)
-    picture = np.kron(
-        rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8), np.ones((crop_px // 8, crop_px // 8), np.uint8)
-    )
+    squares, one = rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8), np.ones((crop_px // 8,) * 2, np.uint8)
+    picture = np.kron(squares, one)
     frames = np.concatenate([noise, picture, np.zeros_like(picture)])
     with torch.inference_mode():
         regions = wanted.regions(torch.from_numpy(frames)).numpy()
     network = region_embedder(found, None, "cpu")
     np.testing.assert_allclose(network(frames), regions, rtol=0, atol=1e-5)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=8)
-    np.testing.assert_allclose(
-        region_embedder(found, whitening, "cpu")(frames), whitening.apply(regions), rtol=0, atol=1e-3
-    )
+    whitened = region_embedder(found, whitening, "cpu")(frames)
+    np.testing.assert_allclose(whitened, whitening.apply(regions), rtol=0, atol=1e-3)
     with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
         region_embedder(found, fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4), "cpu")
     with pytest.raises(ConfigError, match="to 224 or 256"):

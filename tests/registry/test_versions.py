@@ -128,8 +128,7 @@ def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("login", ["hunter2@", "u:hunter2@", "u:hun/ter2@"])
 def test_no_login_of_an_address_is_shown(login: str) -> None:
     """The server behind it is asked, and does not answer."""
-    with pytest.raises(
-        RegistryError, match=r"no MLflow registry answers at http://127\.0\.0\.1:9 \(.*refused"
-    ) as caught:
+    said = r"no MLflow registry answers at http://127\.0\.0\.1:9 \(.*refused"
+    with pytest.raises(RegistryError, match=said) as caught:
         mlflow_client(f"http://{login}127.0.0.1:9?token=hunter2")
     assert "ter2" not in str(caught.value)
