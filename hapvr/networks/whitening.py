@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors.numpy import load as load_safetensors, save as save_safetensors
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ArgumentError
+from hapvr.errors import ArgumentError, DataError
 from hapvr.files import arrays_sha256
 from hapvr.provenance import Provenance
 
@@ -86,12 +86,11 @@ def whitening_from_bytes(data: bytes) -> Whitening:
 
 
 def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance) -> None:
-    """Store under the data root; the JSON with the provenance comes last."""
-    root.delete(PROVENANCE_NAME)
-    with root.write(WEIGHTS_NAME) as stream:
-        stream.write(whitening_to_bytes(whitening))
+    """Store under the data root; the JSON comes first, so that tensors without it are those of one that was lost."""
     data = {"provenance": provenance.to_json(), "sha256": whitening.sha256, "dims": whitening.dims}
     root.write_json(PROVENANCE_NAME, data)
+    with root.write(WEIGHTS_NAME) as stream:
+        stream.write(whitening_to_bytes(whitening))
 
 
 def load_whitening(root: DataRoot) -> Whitening:
@@ -108,8 +107,13 @@ def load_whitening(root: DataRoot) -> Whitening:
 
 
 def whitening_provenance(root: DataRoot) -> Provenance | None:
-    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if that cannot be read."""
+    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if that cannot be read, DataError
+    where it is lost, since with another whitening all features would be made again."""
     if not root.exists(PROVENANCE_NAME):
+        if root.exists(WEIGHTS_NAME):
+            raise DataError(
+                f"whitening: {PROVENANCE_NAME} is lost; restore it from a copy, or remove whitening/ to begin anew"
+            )
         return None
     data = root.read_json(PROVENANCE_NAME)
     with root.corruption_errors(PROVENANCE_NAME, hint=HINT):

@@ -27,7 +27,6 @@ from hapvr.model.settings import extras_rows
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
-    PROVENANCE_NAME,
     STAGE as WHITENING_STAGE,
     Whitening,
     fit_whitening,
@@ -110,7 +109,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     ArgumentError where there is another one."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
-    if root.exists(PROVENANCE_NAME) and load_whitening(root).sha256 != whitening.sha256:
+    if whitening_provenance(root) is not None and load_whitening(root).sha256 != whitening.sha256:
         hint = "with another all features have to be made again; remove whitening/ for that"
         raise ArgumentError(f"import: {root.url} has a whitening already, and {hint}")
     save_whitening(root, whitening, Provenance(WHITENING_STAGE, settings, {}, environment() | {"num_regions": "0"}))

@@ -261,12 +261,8 @@ def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, t
             page.get_by_role("button", name="Save as CSV").click()
         assert download.value.suggested_filename == "in_short.mp4.csv"
         (row, *_) = csv.DictReader(download.value.path().open(encoding="utf-8"))
-        assert sorted(row[name] for name in ("marked_by", "author", "note", "model")) == [
-            "Anna",
-            "anna",
-            "bundle-0",
-            "case 7",
-        ]
+        said = [row[name] for name in ("marked_by", "author", "note", "model")]
+        assert sorted(said) == ["Anna", "anna", "bundle-0", "case 7"]
         page.emulate_media(media="print")
         assert page.get_by_role("navigation", name="Views").is_hidden()
         screenshot(page, "search-9-print")

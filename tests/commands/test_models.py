@@ -1,6 +1,7 @@
 """`hapvr models`."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import shard_keys
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -69,9 +70,11 @@ def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Proje
     assert kept.whitening.sha256 == whitening.sha256
     done = call("models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "16")
     assert (done.code, "has a whitening already" in done.error) == (2, True)
-    root.delete("whitening/whitening.safetensors")
-    with pytest.raises(DamagedError, match="it is lost"):  # so that it is fitted again
-        load_whitening(root)
+    for lost, error in (("safetensors", DamagedError), ("json", DataError)):  # the first is fitted again
+        shutil.copytree(tmp_path / "data" / "whitening", tmp_path / lost / "whitening")
+        (tmp_path / lost / "whitening" / f"whitening.{lost}").unlink()
+        with pytest.raises(error, match="is lost"):
+            make_whitening(replace(project, root=DataRoot(tmp_path / lost)))
 
 
 @pytest.fixture(scope="module")

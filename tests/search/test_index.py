@@ -260,12 +260,8 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
     third.unlink()
     wrong = index.verify()
     assert len(wrong) == 4
-    for path, problem in (
-        (first, "is not what"),
-        (second, "is not what"),
-        (codes, "is not what"),
-        (third, "is missing"),
-    ):
+    for path in (first, second, codes, third):
+        problem = "is missing" if path == third else "is not what"
         assert any(path.name in text and problem in text and "hapvr index build" in text for text in wrong)
 
 
