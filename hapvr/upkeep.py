@@ -318,7 +318,7 @@ KINDS: dict[str, Kind] = {
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
     "frames": _shards("frames"),
     "whitening": Kind(
-        _one("whitening/whitening.json"),
+        lambda root: [""] if root.list_files("whitening") else [],
         lambda root, _: (whitening_provenance(root), load_whitening(root)),
         CHAIN["whitening"].run,
     ),
