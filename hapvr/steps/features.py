@@ -286,8 +286,8 @@ def import_features(
     taken = {row.video_id for key in shard_keys(root) for row in read_manifest_shard(root, key)}
     for key in root.list_folders(STAGE):
         found = Shard(root, STAGE, key).find()
-        own = source_of(key) == name and found is not None
-        if found is not None and not (own and found.provenance.settings.get(IMPORTED) == settings[IMPORTED]):
+        imported = None if found is None else found.provenance.settings.get(IMPORTED)
+        if found is not None and (source_of(key), imported) != (name, settings[IMPORTED]):
             names.add(source_of(key))
             taken.update(row["video_id"] for row in found.rows())
     if name in names or not taken.isdisjoint(video_ids):

@@ -56,9 +56,8 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 @dataclass(frozen=True)
 class VideoProbe:
     """What a video's headers and first frame say. Headers may lie. duration_s, fps: None where the file does not say;
-    of_picture: whether sound may not be what lasts so long.
-    width_px, height_px: as displayed, after rotation and pixel aspect. mirrored: left and right are exchanged, before the rotation.
-    rotation_deg: counter-clockwise."""
+    of_picture: whether the duration is surely the picture's, and not that of longer sound. width_px, height_px: as displayed,
+    after rotation and pixel aspect. rotation_deg: counter-clockwise; mirrored: left and right are exchanged before it."""
 
     duration_s: float | None
     of_picture: bool
