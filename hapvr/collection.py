@@ -64,6 +64,8 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         if not file.is_file():
             if any(root.glob("*/")):
                 raise ArgumentError(f"--data {root} is of another configuration; name that, or another folder")
+            if not added:
+                raise ArgumentError("index add: wanted a folder of videos")
             made: dict[str, Any] = {"extends": FOLDERS_FILE, "name": "collection", "data_root": str(root)}
             for part in ("backbone", "teacher"):
                 made[part] = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
@@ -110,13 +112,15 @@ def update_collection(
                 made = step.run(project, key, progress=progress, **options)
         return made
 
-    for name in ("video_manifest", "videos", "frames", "whitening", "features"):
+    for name in ("video_manifest", "videos", "frames"):
         run(name)
     keys = collection_keys(project.root, shard_keys(project.root))
     videos = [row for key in keys for row in project.shard("frames", key).rows()]
     if not any(row["status"] == STATUS_OK for row in videos):
         reasons = ", ".join(f"{row['video_id']} ({row['reason']})" for row in videos[:5])
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
+    for name in ("whitening", "features"):
+        run(name)
     with bar("edits for the calibration") as progress:
         if is_installed("torch") and is_installed("sqlalchemy"):
             ensure_baseline(project, progress=progress)
