@@ -59,4 +59,5 @@ def main() -> None:
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
         raise
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered would fail again at the exit
         sys.exit(f"error: standard output cannot be written ({error.strerror}); correct it, and try again")
