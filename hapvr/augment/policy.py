@@ -103,8 +103,8 @@ _LETTERS = np.array(list(string.ascii_letters + string.digits + "!?&"))
 
 
 def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
-    """Text, emoji and then blur on frames chosen one by one, each with its OVERLAY_PROBABILITIES (S2VS 3.2). frames: [T, 3, S,
-    S] uint8. Returns new frames of the same shape."""
+    """Text, emoji and then blur on frames chosen one by one, each with its OVERLAY_PROBABILITIES (S2VS 3.2).
+    frames: [T, 3, S, S] uint8. Returns new frames of the same shape."""
     chosen = {name: rng.random(len(frames)) < probability for name, probability in OVERLAY_PROBABILITIES.items()}
     changed = np.array(frames.permute(0, 2, 3, 1))
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):

@@ -149,6 +149,7 @@ def import_features(
     fps: Annotated[float, Option(help="Frames per second of the features.")] = 1.0,
 ) -> None:
     """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    from hapvr.data.features import IMPORTED
     from hapvr.data.filesystem import DataRoot
     from hapvr.steps import features as step
 
@@ -159,7 +160,7 @@ def import_features(
     reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
     shards = {"shards": [one.shard.key for one in done], "new_shards": sum(one.done for one in done)}
     videos = {"ok": sum(one.num_ok for one in done), "failed": dict(sorted(reasons.items()))}
-    kind = {"regions": settings["num_regions"], "dims": settings["dims"], "sha256": settings["imported"]["sha256"]}
+    kind = {"regions": settings["num_regions"], "dims": settings["dims"], "sha256": settings[IMPORTED]["sha256"]}
     show({"data_root": root.url, **shards, **videos, **kind})
 
 

@@ -107,9 +107,9 @@ class Description(BaseModel):
         place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions
         is checked when they are scored.
         """
-        from hapvr.data.features import without_extras  # with pyarrow, which scoring does without
+        from hapvr.data.features import IMPORTED, without_extras  # with pyarrow, which scoring does without
 
-        if "imported" in settings:
+        if IMPORTED in settings:
             return
         own = {
             "sampling": self.sampling.identity_fields(),

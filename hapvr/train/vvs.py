@@ -91,8 +91,8 @@ class SuppressionTraining(nn.Module):
 
 @torch.no_grad()
 def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """For each anchor the clip with the most similar vector among its negatives, and whether it has one. anchors: unit vectors [A,
-    D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and bool [A]."""
+    """For each anchor the clip with the most similar vector among its negatives, and whether it has one.
+    anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and bool [A]."""
     similarity = (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf)
     return similarity.argmax(1), (labels < 0).any(1)
 
@@ -107,8 +107,9 @@ def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
 
 
 def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
-    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order. easy: bool [b,
-    T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none. parts: seed the draw."""
+    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order.
+    easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none. parts:
+    seed the draw."""
     rng = numpy_rng(*parts, "frames")
     rows = []
     for label in labels:

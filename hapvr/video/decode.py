@@ -104,8 +104,9 @@ def check_file(path: Path) -> FileState:
 def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, VideoFrame]]]]:
     """What the file says of its largest video stream (the first of equals), and (time in seconds, frame) in display order.
 
-    Time is 0 at the first frame. Where timestamps are missing, run backwards or jump, the nominal time between frames is
-    taken. Damaged packets are skipped; it ends when no more can be read. Decoding has one thread.
+    Time is 0 at the first frame. Where timestamps are missing or jump, the nominal time between frames is taken; where those of
+    display run backwards more often than those of decoding, the latter count. Damaged packets are skipped; it ends when no more
+    can be read. Decoding has one thread.
 
     Raises VideoError: missing_file, empty_file, not_video, no_video_stream, unsupported_codec, no_frames if the stream is
     empty, decode_error if there were packets and all failed; too_large, at any frame, for one above MAX_PIXELS.
@@ -252,7 +253,7 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
     rate = _positive(stream.average_rate) or _positive(stream.guessed_rate) or 25.0
     interval_s = 1 / max(rate, 0.01)  # taken where timestamps are missing or wrong
     time_s, problem, decoded = 0.0, "", False
-    # by the clocks of display and of decoding, the second for where the first runs backwards; `last` is known, at `reached_s`
+    # each by the clock of display and by that of decoding: the time now, and that of the last frame with a known timestamp
     times_s, reached_s, last_s, backwards = np.zeros(2), np.zeros(2), np.full(2, np.nan), np.zeros(2, int)
     packets = container.demux(stream)
     while True:
