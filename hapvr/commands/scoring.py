@@ -102,11 +102,12 @@ def score(
 
 
 def expand(names: list[str]) -> list[str]:
-    """Files and URLs as they are, the video files below a folder, and the lines of a .txt list.
+    """Files and URLs as they are, the videos and pictures below a folder, and the lines of a .txt list.
 
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
+    from hapvr.video.decode import is_picture
     from hapvr.video.sources import VIDEO_SUFFIXES, files_below
 
     found: list[str] = []
@@ -114,7 +115,8 @@ def expand(names: list[str]) -> list[str]:
         path, inside = Path(name), [name]
         try:
             if "://" not in name and os.path.isdir(name):  # "" is no folder, while Path("") is the current one
-                inside = sorted(str(file) for file in files_below(path) if file.suffix.lower() in VIDEO_SUFFIXES)
+                known = (one for one in files_below(path) if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES)
+                inside = sorted(map(str, known))
             elif "://" not in name and os.stat(name) and path.suffix.lower() == ".txt":
                 require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-DEFAULT_THRESHOLD = 0.6
+DEFAULT_THRESHOLD = 0.3
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
 SPEED_LEAST, SPEED_LEAST_S = 1.2, 2.0
@@ -17,13 +17,15 @@ MAX_SEGMENTS = 16
 MAX_PATHS = 32
 """Paths that are looked at, whether they are segments or not."""
 
+LEAST_SHARE = 0.4
+"""Least score of a segment against the first one's: one edit lowers all parts alike."""
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
 FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""
 
-FRAME_QUANTILE = 0.95
-"""Part of the irrelevant pairs that have no consecutive frames above the segments' threshold."""
+FRAME_SPREAD = 1.5
+"""How far above their median the segments' threshold is, in distances from it down to their lowest twentieth."""
 
 MAX_FRAME_THRESHOLD = 0.98
 
@@ -72,7 +74,7 @@ class FrameTimes:
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
         """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time, but not after the video's."""
         end_s = self.times_s[last] + 1 / fps
-        if self.duration_s is not None:
+        if self.duration_s is not None and self.duration_s > self.times_s[-1] - 1 / fps:  # else the file says nonsense
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
         return self.times_s[first], end_s
 
@@ -105,7 +107,7 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be
     a node of the network. A part has MIN_FRAMES in both videos, or as many as the shorter one has. An edge leads to a later
     frame of both videos, at most MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found
-    in several places, but no two parts share a frame pair.
+    in several places, but no two parts share a frame pair. What is far less similar than the first part is left out.
 
     Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
     """
@@ -123,7 +125,7 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
             box[:] = True
             score = float(matrix[rows, columns].mean())
             found.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
-    return found
+    return [one for one in found if one.score >= min(LEAST_SHARE * found[0].score, found[0].score)]
 
 
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:

@@ -189,7 +189,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     try:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.DictReader(file, restval="")
+            lines = csv.DictReader(file, restval="", strict=True)
             named = Counter(lines.fieldnames or ())
             if wrong := [name for name in COLUMNS if named[name] > 1 or (name in NEEDED and not named[name])]:
                 raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")

@@ -135,11 +135,11 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):
                 unmark(root, mark.first, mark.second)
-        tables = [
-            rows_place(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in root.list_folders(stage)
-        ]
-        for place in (*tables, PICTURES_PLACE):
-            _forget_in_table(root, place, values)
+        tables = [(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in root.list_folders(stage)]
+        for stage, key in tables:
+            with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
+                _forget_in_table(root, rows_place(stage, key), values)
+        _forget_in_table(root, PICTURES_PLACE, values)
         for place in (f"{watch_lists.LISTS}/{name}" for name in root.list_folders(watch_lists.LISTS)):
             if any(file.partition(".")[0] in values for file in root.list_files(place)):
                 root.delete_folder(place)

@@ -5,7 +5,6 @@ Here the searches are for edits of the collection's own frames; `hapvr.steps.cal
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle, read_description
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
-from hapvr.scorer.segments import FRAME_PAIRS, FRAME_QUANTILE, MAX_FRAME_THRESHOLD, best_run
+from hapvr.scorer.segments import FRAME_PAIRS, FRAME_SPREAD, MAX_FRAME_THRESHOLD, best_run
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import ShardIndex, blank_pictures, frame_descriptors, index_rows, mean_directions
@@ -87,7 +86,7 @@ def fit_on_edits(
         others = np.append(others, np.sort(whole[~is_match & np.isfinite(whole)])[-10:])  # the most similar ones
     calibration = None
     if min(len(matches), len(others)) >= MIN_PAIRS:
-        pairs = list(combinations(order, 2))
+        pairs = [(one, other) for one in order for other in ids if other not in near[one]]
 
         def similarities(place: int) -> Floats:
             videos = (thin(engine.collection.whole(one), 120) for one in pairs[place])
@@ -128,14 +127,16 @@ def edited_parts(
 
 
 def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
-    """What FRAME_QUANTILE of some pairs of different videos stay below with their most similar consecutive frames. A single
-    frame would not do: unrelated videos share black frames and titles.
+    """What most pairs of different videos stay below with their most similar consecutive frames. A single frame would not do:
+    unrelated videos share black frames and titles. It is taken from the lower half of the pairs: in a collection some are
+    copies that nobody marked.
 
     count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number.
     """
     chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()
     runs = [best_run(similarities(place)) for place in chosen]
-    return min(float(np.quantile(runs, FRAME_QUANTILE)), MAX_FRAME_THRESHOLD)
+    low, middle = np.quantile(runs, (0.05, 0.5))
+    return min(float(middle + FRAME_SPREAD * (middle - low)), MAX_FRAME_THRESHOLD)
 
 
 def videos_of(project: Project, keys: Iterable[str], *, first: Iterable[str] = ()) -> dict[str, str]:

@@ -220,6 +220,8 @@ class Searcher(SearchEngine):
             name, reason = min(lost.items())
             said = f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}"
             warnings = (*warnings, f"{said}; `hapvr index update` forgets videos that are gone")
+        if options.folder and not any(one.startswith(options.folder) for one in self.collection.shard_of):
+            warnings = (*warnings, f"no video of the collection has an id that begins with {printable(options.folder)}")
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,

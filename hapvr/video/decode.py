@@ -42,8 +42,8 @@ _DECODERS = frozenset({
     "apng", "dnxhd", "dvvideo", "flv", "gif", "h263", "h264", "hevc", "libdav1d", "mjpeg", "mpeg1video", "mpeg2video", "mpeg4",
     "msmpeg4", "msmpeg4v1", "msmpeg4v2", "png", "prores", "rawvideo", "theora", "vc1", "vp8", "vp9", "wmv1", "wmv2", "wmv3",
 })  # fmt: skip
-_COVERS = Disposition.attached_pic | Disposition.timed_thumbnails
-"""Streams of this kind are the cover picture of a song."""
+_PARTS = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
+"""Streams of this kind are the cover picture of a song, or a tile of a phone's photo."""
 # the decoders here are those with which FFmpeg looks into streams when it opens a file
 _OPEN_OPTIONS = {
     "format_whitelist": _FORMATS,
@@ -118,10 +118,12 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
         raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
         decodable = (one for one in container.streams.video if one.codec_context is not None)
-        streams = [one for one in decodable if not one.disposition & _COVERS]
+        streams = [one for one in decodable if not one.disposition & _PARTS]
         if not streams:
             kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
-            raise VideoError("no_video_stream", f"video: {path.name} has no readable video stream, only: {kinds}")
+            raise VideoError(
+                "no_video_stream", f"video: {path.name} has {kinds}, but no moving picture; save a photo as JPEG"
+            )
         stream = max(streams, key=lambda one: one.codec_context.width * one.codec_context.height)
         name = stream.codec_context.name
         if name not in _DECODERS:

@@ -64,6 +64,7 @@ BAD = {
     "first,second\n": "has no column verdict, or has it twice; wanted a CSV file with the columns first, second, verdict",
     "": "has no column first, second, verdict, or",
     f"{HEAD}\n\xff": "can't decode byte",
+    f'{HEAD}\n{A},{B},match,"\n{A},{C},match,': "unexpected end of data",
 }
 
 

@@ -7,23 +7,14 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definition import load_definition
-from hapvr.demo.corpus import (
-    LABELLED_CLIP_S,
-    Clip,
-    Footage,
-    labels_of,
-    make_demo_corpus,
-    pair_label,
-    plan_split,
-    split_incidents,
-)
+from hapvr.demo import corpus
 from hapvr.demo.edits import EDITS, LIGHT_EDITS
 from hapvr.files import PART_SUFFIX, file_sha256
 
 
-def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> Clip:
+def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> corpus.Clip:
     """Ten seconds of a camera."""
-    return Clip("x.mp4", "database", Footage(incident, 0, camera, start_s, 10.0), edit=edit)
+    return corpus.Clip("x.mp4", "database", corpus.Footage(incident, 0, camera, start_s, 10.0), edit=edit)
 
 
 @pytest.mark.parametrize(
@@ -38,38 +29,38 @@ def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: st
         (clip(incident="b"), None),
     ],
 )
-def test_pair_label_follows_camera_time_and_edit(reference: Clip, label: str | None) -> None:
+def test_pair_label_follows_camera_time_and_edit(reference: corpus.Clip, label: str | None) -> None:
     """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident nothing."""
-    assert pair_label(clip(), reference) == label
+    assert corpus.pair_label(clip(), reference) == label
 
 
 @pytest.mark.parametrize("num_incidents", [3, 4, 7, 26, 100])
 def test_split_incidents_gives_each_incident_to_one_split(num_incidents: int) -> None:
     """No incident is in two splits, none is lost, no split is empty."""
-    splits = split_incidents(num_incidents)
+    splits = corpus.split_incidents(num_incidents)
     assert sorted(number for numbers in splits.values() for number in numbers) == list(range(num_incidents))
     assert all(splits.values())
 
 
 def test_the_demos_plan_holds_every_edit_and_label() -> None:
     """Test has each kind of edit, two queries per incident, and each label for each query; distractors have none."""
-    plans = {split: plan_split(split, numbers) for split, numbers in split_incidents(26).items()}
+    plans = {split: corpus.plan_split(split, numbers) for split, numbers in corpus.split_incidents(26).items()}
     assert {split: len(plan) for split, plan in plans.items()} == {"train": 42, "validation": 46, "test": 100}
     assert len({clip.file for plan in plans.values() for clip in plan}) == 188
     plan = plans["test"]
     assert {clip.edit for clip in plan} == {"none", *EDITS}
-    labels = labels_of(plan)
+    labels = corpus.labels_of(plan)
     assert sum(clip.role == "query" for clip in plan) == 16
     for label in ("ND", "DS", "CS", "IS"):
         assert len({query for query, _, found in labels if found == label}) == 16
     assert not any("distractor" in reference for _, reference, _ in labels)
 
 
-def digests(corpus: Sequence[Path]) -> dict[str, str]:
+def digests(folders: Sequence[Path]) -> dict[str, str]:
     """SHA-256 of every video of a corpus."""
     return {
         f"{folder.name}/{file.name}": file_sha256(file)
-        for folder in corpus
+        for folder in folders
         for file in sorted((folder / "videos").iterdir())
     }
 
@@ -83,12 +74,12 @@ def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) 
     victim.unlink()
     victim.with_name(victim.name + PART_SUFFIX).write_bytes(b"half")
     seen: list[tuple[int, int]] = []
-    make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at))
+    corpus.make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at))
     assert digests(demo) == before
     assert load_definition(demo[2]).queries
     assert seen == [(len(before) - 1, len(before)), (len(before), len(before))]
     times = {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")}
-    assert make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3) == demo
+    assert corpus.make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3) == demo
     assert {file: file.stat().st_mtime_ns for file in demo[2].parent.rglob("*")} == times
 
 
@@ -106,6 +97,6 @@ def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
         assert shown >= ("channel" in edits[reference])
         if edits[reference].split("+")[0] in LIGHT_EDITS:
             assert (start, shown) == ("channel" in edits[query], "channel" in edits[reference])
-            assert end - start == shown_end - shown == LABELLED_CLIP_S
+            assert end - start == shown_end - shown == corpus.LABELLED_CLIP_S
             plain += 1
     assert plain

@@ -233,9 +233,8 @@ def test_gradients_are_those_of_finite_differences(loss: Callable[..., Tensor], 
 def test_blackbox_ap_gradient_by_hand() -> None:
     """One positive, 0.1 below one negative: the gradient compares the ranks (2, 1) with those of moved scores.
 
-    The loss 1 - rank among positives / rank is 1/2 and its slope by the rank 1/4. At strength 2 the positive's score
-    moves by 1/2, past the negative's: ranks become (1, 2). At strength 0.2 it moves by 0.05: nothing changes.
-    """
+    The loss 1 - rank among positives / rank is 1/2 and its slope by the rank 1/4. At strength 2 the positive's score moves by
+    1/2, past the negative's: ranks become (1, 2). At strength 0.2 it moves by 0.05: nothing changes."""
     labels = torch.tensor([[1, -1]], dtype=torch.int8)
     for strength, expected in ((2.0, [-0.5, 0.5]), (0.2, [0.0, 0.0])):
         similarity = torch.tensor([[0.5, 0.6]], dtype=torch.float64, requires_grad=True)

@@ -36,9 +36,12 @@ def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, s
 
 
 def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> None:
-    """Both parts, the longer first; two unlike frames are bridged; a path may run faster in one video; equal cells end."""
+    """Both parts, the longer first, but none far less alike; two unlike frames are bridged; a path may run faster in one
+    video; equal cells end."""
     swapped = align(drawn(drawn(background(20, 20), (0, 12), 8), (12, 2), 5), threshold=0.5)
     assert [(part.query, part.reference) for part in swapped] == [((0, 7), (12, 19)), ((12, 16), (2, 6))]
+    faint = drawn(drawn(np.zeros((20, 20)), (0, 12), 8), (12, 2), 5, 0.3)
+    assert spans(align(faint, threshold=0.2)) == [((0, 7), (12, 19))]
     gap = drawn(background(20, 20), (3, 5), 10)
     gap[[7, 8], [9, 10]] = 0.1
     assert spans(align(gap, threshold=0.5)) == [((3, 12), (5, 14))]
@@ -96,3 +99,5 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     """Frames 2..4 and 0..2 at 2 fps are 1.0 to 2.5 s and 0 to 1.5 s."""
     clock = FrameTimes((0.0, 0.5, 1.0, 1.5, 2.0))
     assert (clock.span_s(2, 4, 2.0), clock.span_s(0, 2, 2.0)) == ((1.0, 2.5), (0.0, 1.5))
+    cut, wrong = (FrameTimes(clock.times_s, duration_s) for duration_s in (2.25, 1.0))
+    assert (cut.span_s(2, 4, 2.0), wrong.span_s(2, 4, 2.0)) == ((1.0, 2.25), (1.0, 2.5))

@@ -70,9 +70,8 @@ def kill_often(
 ) -> None:
     """Start and kill a stage until KILLS kills came before its end, then let it end.
 
-    what: configuration and name of the stage to start next. kill: gets the process and the number of the try.
-    after_end: is called whenever the stage has come to its end, after KILLS_IN_A_ROW kills at the latest.
-    """
+    what: configuration and name of the stage to start next. kill: gets the process and the number of the try. after_end: is
+    called whenever the stage has come to its end, after KILLS_IN_A_ROW kills at the latest."""
     kills = number = 0
     while kills < KILLS:
         number += 1

@@ -139,9 +139,8 @@ def searchable_project(folder: Path) -> Project:
 
 
 def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change; with `videos` those, too.
-
-    settings: by dotted key, e.g. `serving.max_bytes`."""
+    """A project in `folder` with the data of `made`, which it may change; with `videos` those, too. settings: by dotted key,
+    e.g. `serving.max_bytes`."""
     part = "" if videos else "data"
     shutil.copytree(made / part, folder / part, dirs_exist_ok=True)
     config = folder / "config.yaml"

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.seeding import numpy_rng
 from hapvr.steps.calibration import fit_on_validation
 from hapvr.steps.project import Project
+from hapvr.steps.search_calibration import frame_threshold
 from tests.steps.search_projects import bundle_of
 
 
@@ -28,3 +31,11 @@ def test_searches_for_validation_videos_are_fitted(
     assert found.num_others > found.num_matches
     assert max(found.weights.values()) > 0
     assert found.source["edited"] > 0
+
+
+def test_copies_that_nobody_marked_do_not_move_the_threshold_of_segments() -> None:
+    """It is just above what unlike videos reach, also where a fifth of the pairs are copies."""
+    unlike = list(numpy_rng(0, "unlike").uniform(0, 0.15, (160, 12, 12)))
+    copies = [0.8 * np.eye(12)] * 40
+    alone, among = (frame_threshold(len(pairs), pairs.__getitem__) for pairs in (unlike, unlike + copies))
+    assert 0.14 < alone < among < alone + 0.02

@@ -59,9 +59,8 @@ def leaked(project: Project, *, webhook: dict[str, object] | None = None, at_lea
 
 
 def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Project) -> None:
-    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared.
-
-    A model with random weights announces nothing."""
+    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared. A model with
+    random weights announces nothing."""
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
     assert AlertOutbox(project.root).counts() == (0, 0)
