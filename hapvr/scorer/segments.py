@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-DEFAULT_THRESHOLD = 0.3
+DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
 SPEED_LEAST, SPEED_LEAST_S = 1.2, 2.0
@@ -41,10 +41,8 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the query and the part of the reference that shows the same, in seconds from each video's first frame.
-
-    score: mean relative frame similarity along the alignment, see `relative_similarity`.
-    """
+    """A part of the query and the part of the reference that shows the same, in seconds from each video's first frame. score:
+    mean relative frame similarity along the alignment, see `relative_similarity`."""
 
     query_start_s: float
     query_end_s: float
@@ -82,8 +80,7 @@ class FrameTimes:
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
     """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.
 
-    frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1].
-    """
+    frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1]."""
     products = np.outer(np.asarray(query, np.float64), np.asarray(reference, np.float64))
     scale = np.sqrt(np.maximum(products, 1e-12))
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
@@ -91,9 +88,7 @@ def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike
 
 def best_run(similarity: ArrayLike) -> float:
     """The highest threshold at which some MIN_FRAMES consecutive frame pairs match; of all frames of a shorter video.
-
-    similarity: [T, T'], T and T' >= 1.
-    """
+    similarity: [T, T'], T and T' >= 1."""
     matrix = np.asarray(similarity, np.float64)
     length = min(MIN_FRAMES, *matrix.shape)
     height, width = (size - length + 1 for size in matrix.shape)
@@ -104,13 +99,12 @@ def best_run(similarity: ArrayLike) -> float:
 def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     """Parts of two videos that match, at most MAX_SEGMENTS, the longest and surest first.
 
-    similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be
-    a node of the network. A part has MIN_FRAMES in both videos, or as many as the shorter one has. An edge leads to a later
-    frame of both videos, at most MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found
-    in several places, but no two parts share a frame pair. What is far less similar than the first part is left out.
+    similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be a
+    node of the network. A part has MIN_FRAMES in both videos, or as many as the shorter one has. An edge leads to a later frame
+    of both videos, at most MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in
+    several places, but no two parts share a frame pair. What is far less similar than the first part is left out.
 
-    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes.
-    """
+    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes."""
     matrix = np.asarray(similarity, np.float64)
     wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)

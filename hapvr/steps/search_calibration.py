@@ -55,8 +55,7 @@ def fit_on_edits(
     """Fit on searches for edits of some of the collection's videos, and for these themselves, whose neighbours are what looks
     alike in this collection; why not, where there are too few. Also the calibration of similarities, for pairs of files.
 
-    shard_of: by video id.
-    """
+    shard_of: by video id."""
     engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys(shard_of.values())))
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
@@ -131,8 +130,7 @@ def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
     unrelated videos share black frames and titles. It is taken from the lower half of the pairs: in a collection some are
     copies that nobody marked.
 
-    count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number.
-    """
+    count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number."""
     chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()
     runs = [best_run(similarities(place)) for place in chosen]
     low, middle = np.quantile(runs, (0.05, 0.5))

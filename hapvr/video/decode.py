@@ -109,8 +109,7 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
     can be read. Decoding has one thread.
 
     Raises VideoError: missing_file, empty_file, not_video, no_video_stream, unsupported_codec, no_frames if the stream is
-    empty, decode_error if there were packets and all failed; too_large, at any frame, for one above MAX_PIXELS.
-    """
+    empty, decode_error if there were packets and all failed; too_large, at any frame, for one above MAX_PIXELS."""
     check_file(path)
     try:
         container = av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
@@ -155,11 +154,10 @@ def sample_frames(
 
     Returns what the file says of itself, what is kept of each frame, and "" or what seems to be missing from the file.
 
-    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a
-    frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling
-    times. A video shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
-    max_frames, the file is read only up to the last of these frames. Raises VideoError as `open_video` does.
-    """
+    short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a frame
+    [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling times. A video
+    shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file is read
+    only up to the last of these frames. Raises VideoError as `open_video` does."""
     kept: list[Any] = []
     size_px = None
     with open_video(path) as (probe, frames):
