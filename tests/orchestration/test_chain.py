@@ -28,7 +28,7 @@ from tests.conftest import BAD_FILES, CHECKOUT, run_python, small_settings, writ
 from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
 from tests.orchestration.servers import environment_in, wait_until
 
-pytestmark = pytest.mark.slow  # all want the whole chain
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # all want the whole chain
 
 PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
 MLFLOW_PAGE = "http://127.0.0.1:5001"
