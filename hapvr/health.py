@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hapvr.chain import StepStatus, chain_status
+from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
@@ -105,6 +106,10 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
             key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
+    if project.root.exists(FORGETTING):
+        yield Concern(
+            "forget_unfinished", "forget", "`hapvr forget` has not ended; if none runs, repeat it", lasting=True
+        )
     if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
         yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)

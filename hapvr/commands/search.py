@@ -227,11 +227,14 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
     from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:
-        return searcher.collection.metadata.of(name).path or (Path(name).absolute() if Path(name).is_file() else None)
+        return searcher.collection.metadata.of(name).path or (Path(name).resolve() if Path(name).is_file() else None)
+
+    def whole(name: str) -> str:  # marks may be imported in another folder
+        return name if searcher.collection.metadata.of(name).path else str(Path(name).resolve())
 
     with write_atomic(out) as part:
         if out.name.endswith(TASKS_SUFFIX):
-            tasks = label_studio_tasks(pairs, path_of)
+            tasks = label_studio_tasks(((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of)
             part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
         else:
             export_table(rows, part, out.suffix.lower())

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MANIFEST_STAGE = "manifest"
 FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
 """Digests of the names of videos that were forgotten and are not listed again; nothing in it tells what they were called."""
+FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
+"""What `hapvr forget` has not ended."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"

@@ -215,9 +215,9 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: 
     """
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
-    if how != "rollback":
-        client.set_model_version_tag(name, str(version), SINCE_TAG, datetime.now(UTC).isoformat())
     client.set_registered_model_alias(name, CHAMPION, str(version))
+    if how != "rollback":  # after the alias: no rollback leads to what was never champion
+        client.set_model_version_tag(name, str(version), SINCE_TAG, datetime.now(UTC).isoformat())
     decide(client, name, version, f"champion by {how}", reason)
     if before is not None and before.version != version:
         decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")

@@ -115,8 +115,7 @@ class ComputeLock:
     """A lock that threads get in the order in which they asked for it.
 
     Each thread holds it for one batch, so a short request waits for a batch of a long one and not for all of it. With
-    `threading.Lock` the long one would usually take the lock again before the other thread wakes up.
-    """
+    `threading.Lock` the long one would usually take the lock again before the other thread wakes up."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()

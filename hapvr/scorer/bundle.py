@@ -104,9 +104,8 @@ class Description(BaseModel):
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
 
-        place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions
-        is checked when they are scored.
-        """
+        place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions is
+        checked when they are scored."""
         from hapvr.data.features import IMPORTED, without_extras  # with pyarrow, which scoring does without
 
         if IMPORTED in settings:
@@ -175,9 +174,8 @@ def write_bundle(
 ) -> Path:
     """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
 
-    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or
-    `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle.
-    """
+    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or `{"reason": ...}` where
+    there is none. onnx_folder: where it wrote; moved into the bundle."""
     from safetensors.numpy import save_file  # which scoring does without
 
     from hapvr.networks.whitening import whitening_to_bytes
@@ -232,9 +230,8 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """The scorer of a bundle, with its limits as the environment changes them.
 
     device: auto: a GPU where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files, and
-    torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit,
-    and MissingPartError where the bundle needs torch and torch is not installed.
-    """
+    torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit, and
+    MissingPartError where the bundle needs torch and torch is not installed."""
     description = read_description(folder)
     description.require_files(folder)
     onnx, has_torch = description.onnx, is_installed("torch")
@@ -315,8 +312,7 @@ def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None
     """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth; and the
     description of a bundle: models that came from outside do not say which features they go with.
 
-    Raises DataError saying which of these were looked for.
-    """
+    Raises DataError saying which of these were looked for."""
     from hapvr.model.checkpoint import load_network
     from hapvr.model.published import import_released
 

@@ -26,9 +26,8 @@ MIN_PAIRS = 10
 class PrecisionThreshold:
     """The lowest similarity at which a wanted precision was reached, and what that rests on.
 
-    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at
-    or above it. num_pairs, num_matches: pairs at or above it, and the matches among them.
-    """
+    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at or
+    above it. num_pairs, num_matches: pairs at or above it, and the matches among them."""
 
     precision: Rate
     similarity: FiniteFloat | None
@@ -43,9 +42,8 @@ class Calibration:
     """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
 
     prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with that share, see
-    `probability`. brier: mean squared error of the probabilities on the fitted pairs. frame_threshold: the frame
-    similarity that an aligned segment must exceed, None where it is not known. source: what the pairs were.
-    """
+    `probability`. brier: mean squared error of the probabilities on the fitted pairs. frame_threshold: the frame similarity
+    that an aligned segment must exceed, None where it is not known. source: what the pairs were."""
 
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     intercept: FiniteFloat
@@ -60,9 +58,8 @@ class Calibration:
     def probability(self, similarity: float, *, prior: float | None = None) -> float:
         """Probability in [0, 1] that a pair of this similarity is a match.
 
-        prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
-        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1).
-        """
+        prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another prior
+        shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1)."""
         if prior is not None and not 0 < prior < 1:
             raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
         shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
@@ -81,9 +78,8 @@ class Calibration:
         """Whether a pair of this similarity is a match.
 
         "match": the similarity reaches the threshold of that precision; with a prior of your own, its probability is
-        `precision` or more. "no match": its probability is 1 - precision or less. Else "unsure".
-        Raises ArgumentError for a precision above the highest stored one and for a prior outside (0, 1).
-        """
+        `precision` or more. "no match": its probability is 1 - precision or less. Else "unsure". Raises ArgumentError for a
+        precision above the highest stored one and for a prior outside (0, 1)."""
         probability = self.probability(similarity, prior=prior)
         threshold = self.threshold(precision).similarity
         reached = threshold is not None and similarity >= threshold
@@ -98,8 +94,7 @@ def fit_calibration(
     """Fit on similarities of matching pairs and of others, each [K] and finite.
 
     Pairs count as they come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
-    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite.
-    """
+    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite."""
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
     similarity = np.concatenate([positive, negative])
     if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
@@ -153,9 +148,8 @@ def fit_logistic(
     """Logistic regression: weights [F] >= 0, so that more evidence never says less, and intercept, for inputs [N, F] and
     targets [N] in [0, 1], by Newton's method with an active set.
 
-    penalty: of the squared distance of the weights (L2) of standardised inputs from those of `towards`, default is 0, against the
-    sum of the log losses; the intercept has none.
-    """
+    penalty: of the squared distance of the weights (L2) of standardised inputs from those of `towards`, default is 0, against
+    the sum of the log losses; the intercept has none."""
     center, scale = inputs.mean(axis=0), inputs.std(axis=0)
     used = scale > 1e-12  # others say nothing
     scale = np.where(used, scale, 1.0)

@@ -46,10 +46,9 @@ class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
 
     usual, most: each of RELATIVE of the `FEW`th best candidate that is no match, the mean and the highest of all searches. The
-    first counts where a search has fewer candidates; the second is the limit, since a query may have many copies. prior: share of
-    matches among the fitted candidates. brier: of predictions for queries that were not fitted.
-    num_matches, num_others: candidates of searches of num_groups groups. source: what these were.
-    """
+    first counts where a search has fewer candidates; the second is the limit, since a query may have many copies. prior: share
+    of matches among the fitted candidates. brier: of predictions for queries that were not fitted. num_matches, num_others:
+    candidates of searches of num_groups groups. source: what these were."""
 
     weights: Annotated[Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)]
     intercept: FiniteFloat
@@ -86,8 +85,7 @@ def fit_evidence(
     video among its candidates, and which are matches [N]. groups: what each search is for.
 
     A candidate counts by the view that says most for it, as in answers. All searches of a group are either fitted or predicted.
-    Raises ArgumentError for too few groups, matches or other candidates.
-    """
+    Raises ArgumentError for too few groups, matches or other candidates."""
     is_match = np.concatenate([np.zeros(0, bool), *(found for _, found in searches)])
     number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
     counts = int(is_match.sum()), int((~is_match).sum())

@@ -32,9 +32,8 @@ NEVER = Deadline(None)
 class PairScore:
     """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
 
-    probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for.
-    warning: what speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty where nothing does.
-    """
+    probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for. warning: what
+    speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty where nothing does."""
 
     query: str
     reference: str
@@ -106,9 +105,8 @@ class VideoScorer:
     ) -> list[PairScore]:
         """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
 
-        pairs: paths, or http(s) URLs of hosts that `access` allows. limits: default is the model's; access: default is
-        all files and no hosts.
-        """
+        pairs: paths, or http(s) URLs of hosts that `access` allows. limits: default is the model's; access: default is all
+        files and no hosts."""
         limits = limits or self.limits
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]

@@ -30,10 +30,8 @@ TOLERANCE = 1e-4
 
 
 class TorchNetworks:
-    """As `ONNXNetworks`: the reference, in torch on any device; auto: a GPU where there is one.
-
-    network: of any family; the frozen networks have a precision of their own.
-    """
+    """As `ONNXNetworks`: the reference, in torch on any device; auto: a GPU where there is one. network: of any family; the
+    frozen networks have a precision of their own."""
 
     def __init__(self, *, backbone: Backbone, whitening: Whitening, network: VideoNetwork, device: str) -> None:
         self._device = choose_device(device)
@@ -76,10 +74,9 @@ def write_onnx(
 ) -> dict[str, Any]:
     """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
 
-    frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs
-    of the others are scored by torch and by the engine. Raises NotExported for a model that is not exported, without a video to
-    check it on, and where a similarity differs by more than TOLERANCE; nothing is left then.
-    """
+    frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs of
+    the others are scored by torch and by the engine. Raises NotExported for a model that is not exported, without a video to
+    check it on, and where a similarity differs by more than TOLERANCE; nothing is left then."""
     if not frames and not features:
         raise NotExported("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):

@@ -104,9 +104,8 @@ WantedFile = tuple[FileState, bool]
 class VideoReader:
     """Decodes and embeds files. A file that was replaced or changed since is read again.
 
-    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that memory does
-    not grow with the number of threads and no video keeps other requests waiting.
-    """
+    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that memory does not
+    grow with the number of threads and no video keeps other requests waiting."""
 
     def __init__(
         self,
@@ -123,10 +122,8 @@ class VideoReader:
     def read(
         self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
     ) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once.
-
-        inner: also of inner pictures.
-        """
+        """Features of each file, or why there are none. Holds the features of all of them at once. inner: also of inner
+        pictures."""
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
@@ -212,10 +209,8 @@ class VideoReader:
 
 @dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context: it owns downloads.
-
-    inner: also of inner pictures.
-    """
+    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context: it owns downloads. inner:
+    also of inner pictures."""
 
     reader: VideoReader
     names: Sequence[str]

@@ -90,6 +90,8 @@ def shown_name(name: str) -> str:
 
 async def receive(request: Request, path: Path) -> None:
     """Write the body of a request to a file. Raises Refusal, and ClientDisconnect where the sender goes away."""
+    if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
+        raise Refusal(415, "form", "upload: its body is a form; send the bytes of the file alone")
     try:
         with path.open("xb") as file:
             async for chunk in request.stream():

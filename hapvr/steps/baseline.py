@@ -90,10 +90,8 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
 
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:
-    """The bundle of the untrained baseline; it is made again where the collection has doubled or its whitening changed.
-
-    Raises MissingPartError for a collection whose models are in a registry, and for a backbone that needs torch.
-    """
+    """The bundle of the untrained baseline; it is made again where the collection has doubled or its whitening changed. Raises
+    MissingPartError for a collection whose models are in a registry, and for a backbone that needs torch."""
     root, config = project.root, project.config
     backbone = open_backbone(config.backbone, config.device) if not root.exists("mlflow/mlflow.db") else None
     if config.tracking.uri or not isinstance(backbone, PackagedBackbone):

@@ -1,6 +1,6 @@
 """Forgetting videos: what was made of them goes from every stage, the indexes and MLflow; a user's own files stay.
 
-What is asked for is in JOURNAL until all of it is done, so the next call finishes one that was killed. Shards are written
+What is asked for is in manifest.FORGETTING until all of it is done, so the next call finishes one that was killed. Shards are written
 without the rows, in the order of the chain. What was made from one of them then names it by its new digest, so it counts as
 done as before, and nothing is decoded again.
 """
@@ -39,7 +39,6 @@ from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote, path_of_text
 
-JOURNAL = f"{MANIFEST_STAGE}/forgetting.json"
 SHARD_STAGES = (VIDEOS_STAGE, frames.STAGE, features.STAGE, VIEWS_STAGE, LABELS_STAGE)
 
 
@@ -65,7 +64,9 @@ class _Journal:
 
 def _journal(root: DataRoot) -> _Journal:
     hint = "remove it, and name again what it names"
-    return root.read_json_as(JOURNAL, _Journal, hint=hint) if root.exists(JOURNAL) else _Journal()
+    return (
+        root.read_json_as(manifest.FORGETTING, _Journal, hint=hint) if root.exists(manifest.FORGETTING) else _Journal()
+    )
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
@@ -107,7 +108,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     with root.lock("forget"):
         journal = _journal(root)  # another call may have begun since these were planned
         journal.videos = videos = list({one.video_id: one for one in (*journal.videos, *videos)}.values())
-        root.write_json(JOURNAL, asdict(journal))
+        root.write_json(manifest.FORGETTING, asdict(journal))
         gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
         values = frozenset({*gone, *(one.uri for one in videos)}.union(*(one.contents for one in videos)))
         names = {manifest.name_digest(name) for one in videos if one.kept_out for name in (one.video_id, one.uri)}
@@ -150,7 +151,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for name in generated:
             root.delete_folder(f"{CORPUS_FOLDER}/{name}")
         _forget_in_trainings(project, values)
-        root.delete(JOURNAL)
+        root.delete(manifest.FORGETTING)
     if generated:
         make_manifest(project)
 
@@ -178,7 +179,7 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
             return
         inputs, before = found.provenance.inputs, journal.digests.setdefault(shard.index_name, [])
         before.append(_digests(shard))
-        root.write_json(JOURNAL, asdict(journal))
+        root.write_json(manifest.FORGETTING, asdict(journal))
         kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
         rows = [row for row in found.rows() if row["video_id"] not in gone]
         own = [one for one in found.table.schema if one.name not in {known.name for known in INDEX_FIELDS}]

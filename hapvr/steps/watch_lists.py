@@ -154,14 +154,15 @@ def make_watch_matches(
                     rows += [row for row in table.to_pylist() if same.items() <= row.items()]  # found before
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
-            # A query that failed is tried again by the next run.
+        wished = project.config.watch.webhook is not None and not searcher.scorer.warning
+        messages = {}
+        for row in table.to_pylist() if wished else ():
+            name = digest_of(_event(row))[:32]
+            messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
+        alerts = AlertOutbox(root).put(messages) if wished else 0
+        if done:  # after the outbox, so that a kill between them loses no match; queries that failed are tried again
             write_rows(root, place, table, fingerprint="" if failed else wanted)
-    wished = project.config.watch.webhook is not None and not searcher.scorer.warning
-    messages = {}
-    for row in table.to_pylist() if wished else ():
-        name = digest_of(_event(row))[:32]
-        messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
-    return WatchMatches(table, done, AlertOutbox(root).put(messages) if wished else 0, failed)
+    return WatchMatches(table, done, alerts, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:

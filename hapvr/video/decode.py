@@ -200,7 +200,7 @@ def _last_time_s(path: Path) -> float:
 
 def is_picture(path: Path) -> bool:
     """Whether the name says that the file is a still picture."""
-    return path.suffix.lower() in (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+    return path.suffix.lower() in (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp")
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
@@ -209,6 +209,8 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
     try:
         with Image.open(path, formats=PICTURE_FORMATS) as image:
             check_size(path, image.width, image.height)
+            if image.format != "MPO" and getattr(image, "is_animated", False):  # MPO: a photo with its depth or preview
+                raise VideoError("not_video", f"picture: {path.name} is animated; save it as GIF or MP4")
             pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"

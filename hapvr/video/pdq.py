@@ -27,7 +27,8 @@ Hashes = NDArray[np.uint8]
 _FREQUENCY, _PLACE = np.arange(1, 17)[:, None], np.arange(64) + 0.5
 _COSINES = np.sqrt(1 / 32) * np.cos(np.pi / 64 * _FREQUENCY * _PLACE)
 _HASH = re.compile("[0-9a-fA-F]{64}")
-_VPDQ = re.compile(f"(?:.*,)?[0-9]+,([0-9]{{1,3}}),{_HASH.pattern},[0-9.]+")
+_NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]*)?")
+_VPDQ = re.compile(f"(?:.*,)?[0-9]+,([0-9.]+),{_HASH.pattern},[-+.0-9e]+(?:,.*)?")
 
 
 def pdq(picture: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
@@ -52,11 +53,11 @@ def _smoothing(pixels: int) -> NDArray[np.float64]:
 def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     """The hashes of a text or CSV file with one in each line, and the line's number, from 1, and other fields of each.
 
-    Left out are empty lines, a header (a first line without a digit), vPDQ's lines (frame, quality, hash, timestamp) below
-    MIN_QUALITY, and, with a warning, other lines. Raises OSError, and DataError if nothing is left.
+    Left out are empty lines, a header (a first line without a digit), lines below MIN_QUALITY by their column `quality` or as
+    vPDQ's (frame, quality, hash, timestamp), and, with a warning, others. Raises OSError, and DataError if nothing is left.
     """
     require_regular(path)
-    hashes, places, broken = list[bytes](), list[tuple[int, str]](), list[int]()
+    hashes, places, broken, column = list[bytes](), list[tuple[int, str]](), list[int](), -1
     data = io.BytesIO(path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b"")
     for number, raw in enumerate(iter(partial(data.readline, MAX_LINE_BYTES), b""), start=1):
         if len(raw) == MAX_LINE_BYTES or number > MAX_LINES_FOR_HASH * (len(hashes) + 1000):
@@ -64,14 +65,17 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
             break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
         fields = [field.strip(' "') for field in line.split(",")]
-        found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(line)
+        column = fields.index("quality") if number == 1 and "quality" in fields else column
+        found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(",".join(fields))
+        quality = fields[column] if 0 <= column < len(fields) else vpdq[1] if vpdq else ""
         if len(found) != 1:
             broken += [number] if line and (number > 1 or re.search("[0-9]", line)) else []
-        elif vpdq is None or int(vpdq[1]) >= MIN_QUALITY:
+        elif not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
             hashes.append(bytes.fromhex(found[0]))
             places.append((number, ", ".join(field for field in fields if field not in ("", *found))[:200]))
     if not hashes:
-        said = f"hardly a line has one PDQ hash of 64 hexadecimal digits, or it has more than {MAX_USER_BYTES} bytes"
+        said = f"hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of {MIN_QUALITY} or more, or it has "
+        said += f"more than {MAX_USER_BYTES} bytes"
         raise DataError(f"{path}: {said}; wanted a text or CSV file as `hapvr pdq export` writes it")
     if broken:
         named = ", ".join(map(str, broken[:10])) + f" and {len(broken) - 10} more" * (len(broken) > 10)

@@ -5,8 +5,10 @@ import os
 import re
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,9 +16,9 @@ from hapvr.errors import DataError
 from hapvr.settings import first_line
 
 VIDEO_SUFFIXES = frozenset({
-    ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".gif", ".h264", ".hevc", ".m2ts", ".m2v", ".m4v", ".mjpeg",
-    ".mkv", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts", ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".ts", ".vob",
-    ".webm", ".wmv", ".y4m",
+    ".264", ".265", ".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".h264", ".h265", ".hevc", ".ivf",
+    ".lrv", ".m1v", ".m2ts", ".m2v", ".m4v", ".mjpeg", ".mkv", ".mod", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mpv", ".mts",
+    ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".tod", ".ts", ".vob", ".webm", ".wmv", ".wtv", ".y4m",
 })  # fmt: skip
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
@@ -51,11 +53,9 @@ def files_below(root: Path, *, of: str = "") -> list[Path]:
 
 
 def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
-    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row.
-
-    Links to files outside of it, and to others of these, are left out. Raises DataError as `files_below` does, and where there is
-    no video.
-    """
+    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row. Files whose
+    suffix says nothing are named in a warning. Links to files outside of it, and to others of these, are left out. Raises DataError
+    as `files_below` does, and where there is no video."""
     top, found = root.resolve(), files_below(root, of=f"source {source}: ")
     # unlike Path.resolve, realpath takes links that point at each other in a circle
     places = {top / one.relative_to(root) for one in found if not one.is_symlink()}
@@ -67,7 +67,17 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
+    unknown = Counter(path.suffix.lower() or "no suffix" for path in found if _says_nothing(path.name))
+    if unknown:
+        named = ", ".join(f"{number} with {suffix}" for suffix, number in sorted(unknown.items())[:9])
+        warnings.warn(f"source {source}: files that may be no videos are left out: {named}", stacklevel=2)
     return entries_of_files(videos, root=root, source=source)
+
+
+def _says_nothing(name: str) -> bool:
+    """Whether the suffix of a file that is left out is not that of text, sound, pictures or anything else that is known."""
+    known = guess_type(name)[0] or "video"
+    return known.startswith("video") and Path(name).suffix.lower() not in VIDEO_SUFFIXES
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:

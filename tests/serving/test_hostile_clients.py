@@ -39,9 +39,9 @@ CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
 
 
 @contextmanager
-def sending(client: Client, size: str) -> Iterator[socket.socket]:
+def sending(client: Client, size: str, head: str = HEAD) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
-        connection.sendall(HEAD.format(port=client.port, size=size).encode())
+        connection.sendall(head.format(port=client.port, size=size).encode())
         yield connection
 
 
@@ -60,6 +60,9 @@ def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
             answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the service hangs up
         assert b" 413 " in answer.splitlines()[0]
         assert b"serving.max_bytes" in answer
+        form = HEAD.replace("application/octet-stream", "multipart/form-data; boundary=X")
+        with sending(client, "content-length: 0", form) as connection:
+            assert b" 415 " in connection.recv(65536)  # the digest of a form would be another one than its file's
         sent = 0
         with sending(client, "transfer-encoding: chunked") as connection, suppress(ConnectionError, FileNotFoundError):
             while sent < 10**10:

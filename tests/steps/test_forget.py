@@ -18,11 +18,12 @@ from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN, outdated, shards_of
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
+from hapvr.health import health
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs, rows_place
-from hapvr.steps.forget import JOURNAL, forget, plan_forgetting
+from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import make_manifest
@@ -251,7 +252,8 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project
     """What was made of a shard that was already written still counts as made of it."""
     data, wanted = project.root.local_path("frames").parent, traits(project)
     call(project, VIDEO, "--yes", kill_at=kill_at)
-    command = [sys.executable, "-c", LATE, str(project.folder / "config.yaml"), str(data / JOURNAL)]
+    assert "forget_unfinished" in {one.event for one in health(project).concerns}
+    command = [sys.executable, "-c", LATE, str(project.folder / "config.yaml"), str(data / manifest.FORGETTING)]
     subprocess.run(command, check=True, cwd=CHECKOUT)
     assert traces(data, wanted) == set()
     assert {one.state for one in verify_root(project.root)} == {"ok"}

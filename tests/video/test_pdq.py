@@ -44,6 +44,9 @@ def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:
         hashes, places = read_hashes(tmp_path / "l[1].csv")
     assert [digest.tobytes().hex() for digest in hashes] == [A, B.lower(), A]
     assert places == [(2, ""), (4, "bad, thing"), (6, "in/v.mp4, 3, 50, 2.000")]
+    for rows in (f"hash,quality\n{A},49\n{B},50", f'"3", "49", "{A}", "2e-5", "x"\n3,90.0,{B},0'):
+        (tmp_path / "low.csv").write_text(rows)
+        assert [digest.tobytes().hex() for digest in read_hashes(tmp_path / "low.csv")[0]] == [B.lower()]
 
 
 def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:

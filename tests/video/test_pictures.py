@@ -43,7 +43,17 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
     (tmp_path / "text.jpg").write_text("no picture")
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")
-    for name, reason in (("cut.png", "decode_error"), ("text.jpg", "not_video"), ("huge.png", "too_large")):
+    frames = {"save_all": True, "append_images": [Image.new("RGB", (64, 64), "red")]}
+    Image.new("RGB", (64, 64)).save(tmp_path / "moving.webp", **frames)
+    Image.new("RGB", (64, 64)).save(tmp_path / "with its preview.jpg", format="MPO", **frames)
+    assert read(tmp_path / "with its preview.jpg") == (64, 64, 3)
+    named = (
+        ("cut.png", "decode_error"),
+        ("text.jpg", "not_video"),
+        ("huge.png", "too_large"),
+        ("moving.webp", "not_video"),
+    )
+    for name, reason in named:
         with pytest.raises(VideoError) as refused:
             read(tmp_path / name)
         assert refused.value.reason == reason, name
