@@ -45,9 +45,6 @@ def online(small_project: Project) -> OnlineViews:
     return online_views(small_project)
 
 
-# Which videos are in a batch
-
-
 def test_video_pair_labels_match_the_reference_batch(golden: dict[str, torch.Tensor]) -> None:
     """A batch of three videos in which one strong view was pasted into another."""
     found = video_pair_labels([("a",), ("b",), ("c",), ("a",), ("a", "b"), ("c",)])
@@ -82,9 +79,6 @@ def test_videos_of_a_group_follow_each_other() -> None:
     assert sorted(video for videos in epoch for video in videos) == ids
     for group, videos in itertools.product(groups, epoch):
         assert len({*group} & {*videos}) in (0, 4)
-
-
-# Cached views
 
 
 def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
@@ -177,9 +171,6 @@ def test_what_repeats_changes_nothing(small_project: Project) -> None:
             torch.testing.assert_close(score[0, 0], similarity[row, column], rtol=1e-4, atol=1e-5)
 
 
-# Online views
-
-
 def test_online_features_and_labels_equal_the_cached_ones(small_project: Project, online: OnlineViews) -> None:
     """The same views, drawn and extracted now, give the cached batch: regions to half precision, labels exactly."""
     cached, shown = batch_and_plans(cached_views(small_project), 1)
@@ -229,9 +220,6 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
                 assert (batch.labels[row][of_donor] == 1).all()
                 num_donors += 1
     assert num_donors > 0
-
-
-# What is refused
 
 
 @pytest.fixture

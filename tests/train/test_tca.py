@@ -78,18 +78,6 @@ def test_what_is_left_out_changes_nothing(settings: ContrastSettings) -> None:
     assert float(contrast_loss(settings, rows, torch.zeros_like(usable))) == 0
 
 
-def test_bank_replaces_the_oldest() -> None:
-    """It starts as unit noise; steps of any size go round."""
-    bank = MemoryBank(5, dims=3, generator=torch_rng("bank"))
-    torch.testing.assert_close(bank.vectors.norm(dim=1), torch.ones(5))
-    steps = [torch.full((3, 3), float(number)) for number in range(1, 4)]
-    for number, vectors in enumerate(steps):
-        bank.add(vectors, torch.full((3, 2), number))
-    assert bank.vectors[:, 0].tolist() == [2, 3, 3, 3, 2]
-    assert bank.source_ids[:, 0].tolist() == [1, 2, 2, 2, 1]
-    assert int(bank.pointer) == 4
-
-
 def test_bank_tells_what_an_anchor_may_be_compared_with() -> None:
     """Nothing that shows the anchor's video or donor, as video or as donor; noise is of nobody."""
     bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
