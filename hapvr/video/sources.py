@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hapvr.errors import DataError
+from hapvr.files import PART_SUFFIX
 from hapvr.settings import first_line
 
 VIDEO_SUFFIXES = frozenset({
@@ -77,7 +78,7 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 def _says_nothing(name: str) -> bool:
     """Whether the suffix of a file that is left out is not that of text, sound, pictures or anything else that is known."""
     known = guess_type(name)[0] or "video"
-    return known.startswith("video") and Path(name).suffix.lower() not in VIDEO_SUFFIXES
+    return known.startswith("video") and Path(name).suffix.lower() not in (*VIDEO_SUFFIXES, PART_SUFFIX)
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
