@@ -255,6 +255,15 @@ def _definition(
             )
     exclusions = tables.get("exclusions", pl.DataFrame(schema=EXCLUSION_SCHEMA))
     labels, listed = frozenset(tables["labels"]["label"].unique()), set(exclusions["exclusion"].unique())
+    relevant, names = frozenset().union(*(one.positives for one in TASKS[kind])), {one.exclusion for one in TASKS[kind]}
+    wrong = [f"role {one!r}" for one in {*videos["role"]} - {"query", "database", "both"}]
+    wrong += [f"exclusion {one!r}" for one in listed - names]
+    wrong += [f"label {one!r}" for one in labels - relevant if one.lower() in {label.lower() for label in relevant}]
+    if wrong:
+        said = f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
+        raise DataError(
+            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted the roles query, database and both, {said}"
+        )
     tasks, seen = [], set()
     for task in TASKS[kind]:
         # without a list of its exclusion it ranks everything

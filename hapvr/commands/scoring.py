@@ -107,16 +107,14 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
-    from hapvr.video.decode import is_picture
-    from hapvr.video.sources import VIDEO_SUFFIXES, files_below
+    from hapvr.video.sources import query_files
 
     found: list[str] = []
     for name in names:
         path, inside = Path(name), [name]
         try:
             if "://" not in name and os.path.isdir(name):  # "" is no folder, while Path("") is the current one
-                known = (one for one in files_below(path) if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES)
-                inside = sorted(map(str, known))
+                inside = [str(one) for one in query_files(path)]
             elif "://" not in name and os.stat(name) and path.suffix.lower() == ".txt":
                 require_regular(path)
                 lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())

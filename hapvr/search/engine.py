@@ -198,7 +198,7 @@ class SearchEngine:
                     video_id=name,
                     pairs=tuple(pairs),
                     num_frames=len(times),
-                    seconds=clock.span_s(0, -1, fps)[1],
+                    seconds=clock.length_s(fps),
                     candidate=candidate,
                     view=number,
                 )

@@ -211,7 +211,7 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
         candidates, _ = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
     except VideoError:
         return
-    seconds = embedded.clock.span_s(0, -1, searcher.scorer.sampling.fps)[1]
+    seconds = embedded.clock.length_s(searcher.scorer.sampling.fps)
     for found in candidates:
         probability = searcher.probability(found) or 0.0
         if probability < LEAST_PROBABILITY:

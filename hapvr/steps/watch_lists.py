@@ -28,8 +28,7 @@ from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
-from hapvr.video.decode import is_picture
-from hapvr.video.sources import VIDEO_SUFFIXES, files_below, text_of_path
+from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, text_of_path
 
 STAGE = "watch_matches"
 LISTS = "watch/lists"
@@ -104,7 +103,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
         path = project.path(Path(one.path))
         try:
             if path.is_dir():
-                files = sorted(f for f in files_below(path) if f.suffix.lower() in VIDEO_SUFFIXES or is_picture(f))
+                files = query_files(path)
             else:
                 require_regular(path)
                 lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]

@@ -157,7 +157,7 @@ def sample_frames(
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a frame
     [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling times. A video
     shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With max_frames, the file is read
-    only up to the last of these frames. Raises VideoError as `open_video` does."""
+    only up to the frame after these. Raises VideoError as `open_video` does."""
     kept: list[Any] = []
     size_px = None
     with open_video(path) as (probe, frames):
@@ -178,8 +178,8 @@ def sample_frames(
                 )
                 size_px = (shown.shape[1], shown.shape[0])
                 kept += [keep(shown)] * count
-            if len(kept) == max_frames:
-                return probe, kept, ""
+            if max_frames is not None and due > max_frames:
+                return probe, kept, f"the first {max_frames / fps:g} s were read; see sampling.max_frames"
     missing = ""
     slack_s = 0.5 + 2 / (probe.fps or 1)
     ends_s = (probe.duration_s or 0) - slack_s
@@ -196,11 +196,6 @@ def _last_time_s(path: Path) -> float:
         for packet in container.demux():
             last_s = max(last_s, float((packet.pts or 0) * (packet.time_base or 0)))
     return last_s
-
-
-def is_picture(path: Path) -> bool:
-    """Whether the name says that the file is a still picture."""
-    return path.suffix.lower() in (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp")
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:

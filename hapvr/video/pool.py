@@ -20,10 +20,11 @@ from pydantic import ConfigDict, TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
-from hapvr.video.decode import VideoProbe, check_file, is_picture, probe_video, read_picture, sample_frames
+from hapvr.video.decode import VideoProbe, check_file, probe_video, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
+from hapvr.video.sources import is_picture
 from hapvr.workers import open_pool
 
 Item = TypeVar("Item")

@@ -68,17 +68,33 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"
         raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
-    unknown = Counter(path.suffix.lower() or "no suffix" for path in found if _says_nothing(path.name))
-    if unknown:
-        named = ", ".join(f"{number} with {suffix}" for suffix, number in sorted(unknown.items())[:9])
-        warnings.warn(f"source {source}: files that may be no videos are left out: {named}", stacklevel=2)
+    _name_others(f"source {source}", {*found} - {*videos}, ("video",))
     return entries_of_files(videos, root=root, source=source)
 
 
-def _says_nothing(name: str) -> bool:
-    """Whether the suffix of a file that is left out is not that of text, sound, pictures or anything else that is known."""
-    known = guess_type(name)[0] or "video"
-    return known.startswith("video") and Path(name).suffix.lower() not in (*VIDEO_SUFFIXES, PART_SUFFIX)
+def is_picture(path: Path) -> bool:
+    """Whether the name says that the file is a still picture."""
+    return path.suffix.lower() in (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp")
+
+
+def query_files(folder: Path) -> list[Path]:
+    """Videos and pictures below a folder, sorted; what may be one is named in a warning. Raises DataError as `files_below` does."""
+    found = files_below(folder)
+    used = [one for one in found if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES]
+    _name_others(str(folder), {*found} - {*used}, ("video", "image"))
+    return sorted(used)
+
+
+def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
+    """Warn of files whose suffix is of these kinds, or says nothing."""
+    others = (
+        one for one in files if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
+    )
+    if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
+        named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
+        warnings.warn(
+            f"{where}: files that nothing can read, or that are named otherwise, are left out: {named}", stacklevel=3
+        )
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:

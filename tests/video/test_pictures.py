@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import is_picture, read_picture
+from hapvr.video.decode import read_picture
+from hapvr.video.sources import is_picture
 
 
 def read(path: Path) -> tuple[int, ...]:
