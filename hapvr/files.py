@@ -26,11 +26,10 @@ FULL_DISK = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.E
 def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Path]:
     """Yield the path of a part; what the block writes there becomes `path` when the block ends well.
 
-    The content is flushed to the disk before the rename, and the folder after it. A block that fails leaves the old
-    content in place and removes the part. The folder is made if it is missing.
+    The content is flushed to the disk before the rename, and the folder after it. A block that fails leaves the old content in
+    place and removes the part. The folder is made if it is missing.
 
-    invalidates: a file that describes the old content; it is removed right before the new content appears.
-    """
+    invalidates: a file that describes the old content; it is removed right before the new content appears."""
     require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)

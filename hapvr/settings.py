@@ -41,10 +41,8 @@ class GateConfig(Settings):
 
 
 class ServingConfig(Settings):
-    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value.
-
-    A video, pair or request above a limit gives rows with an error.
-    """
+    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value. A video,
+    pair or request above a limit gives rows with an error."""
 
     max_pairs: int = Field(default=10_000, ge=1, description="pairs of one request")
     max_frame_pairs: int = Field(default=1_000_000_000, ge=1)

@@ -75,14 +75,14 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
 
         run, opened = context.dagster_run, project.open()
         mlflow_run = run.tags.get("mlflow/run_id", "")
-        going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
-        if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            client = tracker_of(opened).client
-            if client.get_run(mlflow_run).info.status == "RUNNING":
-                client.set_terminated(mlflow_run, status="FAILED")
         if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
             said = failure_reason(context.instance, run.run_id)
             tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said))
+        going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
+        if mlflow_run and not context.instance.get_runs(going_on, limit=1):
+            client = tracker_of(opened).client  # last: where MLflow does not answer, the tick ends here
+            if client.get_run(mlflow_run).info.status == "RUNNING":
+                client.set_terminated(mlflow_run, status="FAILED")
 
     return close
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from hapvr.benchmark.definition import BenchmarkDefinition
-from hapvr.data.features import FeatureStore
+from hapvr.data.features import MAX_NORM, FeatureStore
 from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
+from hapvr.model.network import SimilarityNetwork
 
 REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
 """A part ends when it holds so many references or frames; its features are in memory at once."""
@@ -69,6 +70,8 @@ def score_benchmark(
                 f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, regions, {network.dims}]; they are "
                 "damaged, or were made for another model. Extract the video again"
             )
+        if isinstance(network, SimilarityNetwork) and float(features.float().norm(dim=-1).max()) > MAX_NORM:
+            raise DataError(f"features of {video} are no unit vectors, which the network takes; import whitened ones")
         return network.embed(features.to(device))
 
     with (

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from warnings import warn
 
 from typer import Argument, Option
 
@@ -59,7 +60,7 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
     query that cannot be used is a row with an error.
     """
-    from hapvr.scorer.access import ANY_HOST, Access
+    from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
     from hapvr.search.match import Part, answer_table, answer_values
     from hapvr.steps.explanation import explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
@@ -67,12 +68,15 @@ def search(
     if not queries and not ids:
         raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
     _check_out(out)
+    if out is not None and explained is not None:
+        raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
     part = Part.named(at, from_, to)
     options = SearchOptions(part=part, top=top, min_probability=min_probability, prior=prior, folder=folder)
     names = expand(queries or [])
-    searcher = Searcher.open(open_project(config, set_), model=model)
+    project = open_project(config, set_)
+    searcher, limits = Searcher.open(project, model=model), limits_from_environment(project.config.serving)
     # a person who types an address may fetch it
-    read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})))
+    read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})), limits=limits)
     asked = [(name, partial(read, name)) for name in names]
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
@@ -108,13 +112,16 @@ def duplicates(
     import pyarrow as pa
 
     from hapvr.search.duplicates import PLAN_SUFFIXES, group_rows, pair_table, write_plan
+    from hapvr.search.match import printable
     from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
 
     _check_out(out)
     terminal.require_outside(plan)
-    if plan is not None and (pairs or plan.suffix.lower() not in PLAN_SUFFIXES):
-        raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, and not --pairs")
+    if plan is not None and (pairs or plan == out or plan.suffix.lower() not in PLAN_SUFFIXES):
+        raise ArgumentError(
+            "--plan: wanted a name that ends in .json, .csv or .sh, another than --out, and not --pairs"
+        )
     one, other = between or ("", "")
 
     def asked(ids: Sequence[str]) -> bool:
@@ -125,6 +132,10 @@ def duplicates(
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
+    unknown = [
+        begin for begin in between or () if not any(one.startswith(begin) for one in searcher.collection.shard_of)
+    ]
+    warnings += [f"no video of the collection has an id that begins with {printable(begin)}" for begin in unknown]
     if searcher.evidence is None:
         warnings.append(f"only files of the same bytes are listed; {UNSURE}")
     for key in searcher.collection.shards() if searcher.evidence is not None else ():
@@ -235,6 +246,11 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
     with write_atomic(out) as part:
         if out.name.endswith(TASKS_SUFFIX):
             tasks = label_studio_tasks(((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of)
+            if len(tasks) < len(pairs):
+                warn(
+                    f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of theirs has no file here",
+                    stacklevel=2,
+                )
             part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
         else:
             export_table(rows, part, out.suffix.lower())

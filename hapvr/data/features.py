@@ -32,6 +32,8 @@ EXTRAS_SETTING = "pooled"
 """In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
 IMPORTED = "imported"
 """In the settings of shards, and of a whitening, that were not made here."""
+MAX_NORM = 1.01
+"""Of a region; imported features may have any."""
 HASH_SETTING = "hash"
 """In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)

@@ -6,7 +6,9 @@ import posixpath
 import resource
 import shutil
 import tempfile
+import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
+_THREADS: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
 
@@ -131,11 +134,12 @@ class DataRoot:
     def lock(self, name: str) -> Iterator[None]:
         """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
 
-        A process that dies lets go. Object stores have no locks: there, two writers of equal content end in the same
-        bytes, because an object appears whole, and the index of a shard comes after its data.
+        A process that dies lets go. On an object store only threads of this process wait: two writers of equal content end in the
+        same bytes, because an object appears whole, and the index of a shard comes after its data.
         """
         if self.local is None:
-            yield
+            with _THREADS[f"{self.url}/{name}"]:
+                yield
             return
         path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
         with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):

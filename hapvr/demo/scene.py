@@ -128,10 +128,9 @@ class Actor:
 class Scene:
     """An incident in a place furnished by `dressing`; equal dressings share materials and colours, never the layout.
 
-    panorama: [PANORAMA_HEIGHT_PX, PANORAMA_WIDTH_PX, 3]. actors: about one entrance every two seconds; each stays for a part
-    of the incident, so that the seconds differ. light: RGB gain per half second, [n, 3]: it drifts slowly, and there are a
-    few flashes or blackouts of about a second.
-    """
+    panorama: [PANORAMA_HEIGHT_PX, PANORAMA_WIDTH_PX, 3]. actors: about one entrance every two seconds; each stays for a part of
+    the incident, so that the seconds differ. light: RGB gain per half second, [n, 3]: it drifts slowly, and there are a few
+    flashes or blackouts of about a second."""
 
     def __init__(self, incident: str, dressing: int, *, duration_s: float) -> None:
         self.panorama = _panorama(numpy_rng(SEED, "layout", incident), numpy_rng(SEED, "dressing", dressing))

@@ -86,9 +86,8 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
     """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
 
     For a square matrix, `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean
-    over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release;
-    Eq. 2 is the mean over all positive pairs, which differs if rows have different numbers of positives.
-    """
+    over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release; Eq.
+    2 is the mean over all positive pairs, which differs if rows have different numbers of positives."""
     logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
     floor = torch.finfo(logits.dtype).min
@@ -132,8 +131,7 @@ def mean_of_compared(loss: Callable[[Tensor, Tensor], Tensor], similarity: Tenso
     """`mean_over_positives` of a loss that compares each positive with the other entries of its row.
 
     similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j - s_i, above 0 where j ranks
-    before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns [].
-    """
+    before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns []."""
     rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
     row, place = (row_labels > 0).nonzero(as_tuple=True)
     others = row_labels.index_select(0, row).scatter(1, place[:, None], 0)
@@ -157,9 +155,8 @@ def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
 def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
     """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
 
-    Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives.
-    With separate means, the many negatives do not outweigh the positives.
-    """
+    Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives. With separate
+    means, the many negatives do not outweigh the positives."""
     distance = 1 - widened(similarity)
     attract = mean_where(distance.square(), labels > 0)
     repel = mean_where((margin - distance).clamp(min=0).square(), labels < 0)
@@ -169,9 +166,8 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
 def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
     """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki + margin).
 
-    j is the most similar negative. A row's loss is the mean over its positives i. Rows without a positive are left out;
-    rows without a negative have a loss of 0.
-    """
+    j is the most similar negative. A row's loss is the mean over its positives i. Rows without a positive are left out; rows
+    without a negative have a loss of 0."""
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
         hardest = difference.masked_fill(others >= 0, -math.inf).amax(-1)
@@ -237,9 +233,8 @@ def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) 
 def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> Tensor:
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
 
-    num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an
-    entry beyond the ends belongs to the end.
-    """
+    num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an entry
+    beyond the ends belongs to the end."""
     rows, width = widened(similarity), 1 / (num_bins - 1)
     centres = torch.linspace(1, 0, num_bins, dtype=rows.dtype, device=rows.device)
     distance = (rows.clamp(0, 1).unsqueeze(-1) - centres).abs()
@@ -256,9 +251,8 @@ def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> T
 def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
     """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
 
-    On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is
-    `quantized_ap` with a centre more than intervals; only the customary resolution differs.
-    """
+    On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is `quantized_ap` with a
+    centre more than intervals; only the customary resolution differs."""
     return quantized_ap(similarity, labels, num_bins=num_bins + 1)
 
 
@@ -266,8 +260,7 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
     """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
 
     Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
-    the interpolation step. Ties rank in row order.
-    """
+    the interpolation step. Ties rank in row order."""
     rows = widened(similarity)
     shifted = rows - labels.to(rows.dtype) * (margin / 2)
     ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)

@@ -21,8 +21,7 @@ class ObjectiveSettings(Settings):
     """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
 
     Frames are ranked by quadlinear_ap, videos by a loss of `hapvr.losses.objective`. The options are each loss's own, e.g.
-    `delta` and `rho` of quadlinear_ap; what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames).
-    """
+    `delta` and `rho` of quadlinear_ap; what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames)."""
 
     frame_ap_weight: Weight = 6.0
     frame_ap_options: dict[str, Option] = Field(default_factory=dict)

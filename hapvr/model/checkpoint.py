@@ -63,8 +63,7 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int =
     """A new network of the family that the settings are of; equal seeds give equal weights.
 
     dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's global generator is left
-    alone. Raises ArgumentError where the settings do not fit the dims.
-    """
+    alone. Raises ArgumentError where the settings do not fit the dims."""
     import torch
 
     generator = torch_rng(seed, "network")

@@ -27,9 +27,8 @@ GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
 class Similarities:
     """Similarities of all pairs of Q queries and N references.
 
-    frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh;
-    video: [Q, N] in [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1].
-    """
+    frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh; video: [Q, N] in
+    [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1]."""
 
     frame: Tensor
     refined: Tensor
@@ -143,8 +142,7 @@ def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
     So everything between the source of features and a network that reads extras handles one tensor, whole or in parts.
 
     pooled: [..., C], the mean over regions before whitening, of unit norm. magnitude: [...], the norm of that mean before any
-    normalisation.
-    """
+    normalisation."""
     dims, extras_dims = regions.shape[-1], pooled.shape[-1]
     values = torch.cat([pooled, magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
     rows = extras_rows(extras_dims, dims)

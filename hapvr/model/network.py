@@ -129,10 +129,9 @@ def refine_in_strips(comparator: Comparator, frame: Tensor, row_mask: Mask = Non
 def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: int) -> tuple[Tensor, Mask]:
     """Double clips of fewer real frames until they have `min_frames`; with 4, clips of 1, 2, 3 frames get 4, 4, 6.
 
-    similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask
-    [N, T']. Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally
-    frequent, and a clip's score does not depend on how far it was padded.
-    """
+    similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask [N, T'].
+    Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally frequent, and a
+    clip's score does not depend on how far it was padded."""
     size = similarity.shape[dim]
     all_real = torch.full((similarity.shape[dim - 2],), size, device=similarity.device)
     targets = lengths = all_real if mask is None else mask.sum(1)
@@ -172,9 +171,8 @@ class GatedAttention(nn.Module):
 class LinearAttention(nn.Module):
     """A weight per region, x <- (u . x / 2 + 1/2) x for unit x (ViSiL section 3.2). [..., D] -> [..., D].
 
-    normalize: divide u by its norm, so that the weights of unit features stay in [0, 1] however training changes u. The
-    ViSiL release scores without this.
-    """
+    normalize: divide u by its norm, so that the weights of unit features stay in [0, 1] however training changes u. The ViSiL
+    release scores without this."""
 
     def __init__(self, *, dims: int, normalize: bool, generator: torch.Generator) -> None:
         super().__init__()
@@ -192,9 +190,8 @@ class LinearAttention(nn.Module):
 class Binarization(nn.Module):
     """Signs of projected regions (DnS section 3.2), scaled so that a dot product is the Hamming similarity.
 
-    [..., D] -> [..., bits], each value +-1 / sqrt(bits): the dot product of two codes is 1 - 2 (differing bits) / bits.
-    In training the sign is erf(x / sqrt(2 variance)), which has a gradient.
-    """
+    [..., D] -> [..., bits], each value +-1 / sqrt(bits): the dot product of two codes is 1 - 2 (differing bits) / bits. In
+    training the sign is erf(x / sqrt(2 variance)), which has a gradient."""
 
     variance = 1e-6
 
@@ -214,8 +211,7 @@ class Comparator(nn.Module):
     """Four convolutions that turn frame similarities into refined ones at a quarter of the rate (ViSiL section 3.3).
 
     settings: `comparator_init` "random", or "identity" for weights that first pass on the largest similarity of each 4 x 4
-    block; `padding_mode`: what the convolutions see beyond the edges of a pair.
-    """
+    block; `padding_mode`: what the convolutions see beyond the edges of a pair."""
 
     def __init__(self, settings: NetworkSettings, *, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -78,9 +78,8 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
     """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by published name; and the settings
     that the file holds. No class or function that it names is run.
 
-    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for
-    a file that is missing, no regular file, of another format, or names something that torch refuses even so.
-    """
+    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own list. Raises DataError for a
+    file that is missing, no regular file, of another format, or names something that torch refuses even so."""
     content: Any
     # A damaged or hostile file can make the readers raise any exception; all of them mean that the file is refused.
     try:

@@ -19,8 +19,7 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
     """Mean of the K largest real entries along `dim`, K = max(round(rate * number of real entries), 1).
 
     Halves round to even, as in the release. values: any shape; mask: bool, broadcastable to values. Returns values without
-    `dim`; -inf if no entry is real.
-    """
+    `dim`; -inf if no entry is real."""
     size = values.shape[dim]
     most = max(round(rate * size), 1)
     if mask is not None:
@@ -49,8 +48,7 @@ def chamfer(
     """TopK-Chamfer (HAP-VR Eq. 3 and 5): per row the mean of the K largest columns, then the mean over rows.
 
     similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. symmetric: the mean of both directions, each
-    with the same rate (ViSiL's symmetric Chamfer). Returns [...].
-    """
+    with the same rate (ViSiL's symmetric Chamfer). Returns [...]."""
     if symmetric:
         forth = chamfer(similarity, rate=rate, row_mask=row_mask, column_mask=column_mask)
         back = chamfer(similarity.transpose(-1, -2), rate=rate, row_mask=column_mask, column_mask=row_mask)
@@ -68,8 +66,7 @@ def frame_similarity(query: Tensor, reference: Tensor, *, rate: float, symmetric
 
     query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products [Q, N, T, T', R, R']
     are computed in blocks of MAX_BLOCK_FRAMES and are not kept for the backward pass, which needs the places of the K largest
-    alone. If query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a).
-    """
+    alone. If query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a)."""
     most = MAX_BLOCK_FRAMES.get(query.device.type, 640)
     rows, columns = (torch.split(clips.flatten(0, 1), most) for clips in (query, reference))
     found: list[list[Any]] = [[None] * len(columns) for _ in rows]

@@ -18,8 +18,7 @@ class ContextNetwork(FrameVectorNetwork):
     An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector, is the video vector, and
     each made a unit vector is a frame vector. No position is encoded, so the order of frames does not matter.
 
-    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads.
-    """
+    dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads."""
 
     settings: TcaSettings
 
@@ -40,9 +39,8 @@ class ContextNetwork(FrameVectorNetwork):
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
 
-        features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector.
-        mask: bool [..., T], real frames, at least one per video; padding is never attended to.
-        """
+        features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector. mask:
+        bool [..., T], real frames, at least one per video; padding is never attended to."""
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
         features = features.to(next(self.transformer_encoder.parameters()).dtype)

@@ -24,9 +24,8 @@ CHUNK_FRAMES = 128
 class TemporalSaliency(nn.Module):
     """A residual bottleneck on the map of self-similarities, of which the diagonal goes through an encoder layer.
 
-    `forward` works on whole maps, as training does, because batch normalisation there needs all of their cells. `windows`
-    gives the same weights from the cells around the diagonal alone, once the statistics are fixed.
-    """
+    `forward` works on whole maps, as training does, because batch normalisation there needs all of their cells. `windows` gives
+    the same weights from the cells around the diagonal alone, once the statistics are fixed."""
 
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
@@ -68,10 +67,9 @@ class TemporalSaliency(nn.Module):
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:
     """Self-similarities around the diagonal of a video, for the frames from `first` to `last` - 1.
 
-    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or
-    last frame holds the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) of
-    the frames t - 1, t, t + 1 with each other.
-    """
+    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or last
+    frame holds the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) of the frames
+    t - 1, t, t + 1 with each other."""
     around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)
     windows = frames[order[around.clamp(0, len(order) - 1)]].float()
     products = torch.einsum("tard,tbsd->tabrs", windows, windows)
@@ -137,8 +135,7 @@ class VvsNetwork(FrameVectorNetwork):
     An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
     that were left out are 0.
 
-    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off.
-    """
+    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off."""
 
     settings: VvsSettings
 
@@ -154,9 +151,8 @@ class VvsNetwork(FrameVectorNetwork):
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
 
-        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T].
-        Returns [..., T, 1, D], 0 at padding.
-        """
+        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. Returns
+        [..., T, 1, D], 0 at padding."""
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):
@@ -173,8 +169,7 @@ class VvsNetwork(FrameVectorNetwork):
 
         regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
         distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
-        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D].
-        """
+        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]."""
         order = torch.arange(len(regions), device=regions.device)
         if self.distractor is not None:
             assert pooled is not None  # `embed` takes it from the features
@@ -200,10 +195,9 @@ class VvsNetwork(FrameVectorNetwork):
     def anchors(self, regions: Tensor, pooled: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Anchors of a training step after all modules, as the losses need them.
 
-        regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors were inserted into, which the
-        distractor network does not see. Returns the regions scaled by the confidence, unit vectors [A, D], the logits of the
-        confidence [A, T] or None, and weights [A, T], None without temporal saliency.
-        """
+        regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors were inserted into, which the distractor
+        network does not see. Returns the regions scaled by the confidence, unit vectors [A, D], the logits of the confidence
+        [A, T] or None, and weights [A, T], None without temporal saliency."""
         logits = saliency = None
         if self.distractor is not None and pooled is not None:
             logits = self.distractor(pooled)

@@ -61,9 +61,8 @@ class PatchTokens(nn.Module):
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration. A network of four scales is taken as it is, one of a single scale as `PatchTokens`.
 
-    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or
-    crop that gives no 3 x 3 regions.
-    """
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or crop that gives no
+    3 x 3 regions."""
     network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
         network = PatchTokens(weights.create_embedding_network(config)[0])
@@ -117,8 +116,7 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
 
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other.
-    """
+    Returns [B, sum C_l], a unit vector for each map one after the other."""
     vectors = []
     for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
@@ -142,8 +140,7 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
 
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
-    half its size and half that stride to 3 x 3.
-    """
+    half its size and half that stride to 3 x 3."""
     return [
         (one if one.shape[-2:] == GRID else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))).float()
         for stage, one in enumerate(maps)
@@ -175,9 +172,8 @@ class Teacher(weights.FrozenNetwork):
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
 
-    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm
-    does not know or that gives no single vector.
-    """
+    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm does not know or
+    that gives no single vector."""
     network, identity = weights.create_embedding_network(config)
     mean, std = weights.pixel_statistics(config)
     settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
@@ -196,13 +192,12 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
 def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSettings) -> Tensor:
     """Ternary labels of all frame pairs from teacher embeddings (HAP-VR Eq. 13 and 14).
 
-    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For each query frame, the
-    part `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest
-    is negative (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
+    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For each query frame, the part
+    `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest is negative
+    (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
 
-    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to within 1e-6
-    share a label, and a frame that is both top and bottom is ignored.
-    """
+    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to within 1e-6 share a
+    label, and a frame that is both top and bottom is ignored."""
     # At least float32: half precision makes ties of distinct cosines.
     dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
     with torch.no_grad():

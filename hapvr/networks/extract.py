@@ -257,9 +257,8 @@ def embed_by_networks(
 ) -> Iterator[tuple[str, list[Vectors]]]:
     """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
 
-    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. Yields (key, [N, ...]
-    of each network) in order. Memory holds one batch, the results of its clips, and the clips made in advance.
-    """
+    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. Yields (key, [N, ...] of
+    each network) in order. Memory holds one batch, the results of its clips, and the clips made in advance."""
     waiting: deque[tuple[str, int]] = deque()
     pending: Frames = np.empty(0, np.uint8)
     made: list[list[Vectors]] = [[] for _ in networks]

@@ -36,9 +36,8 @@ PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbon
 class FrozenNetwork:
     """A network whose weights are never trained, and what it is.
 
-    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a
-    crop (weights, precision and what the configuration changes), as features and models record it.
-    """
+    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a crop
+    (weights, precision and what the configuration changes), as features and models record it."""
 
     network: nn.Module
     identity: WeightsIdentity

@@ -61,8 +61,7 @@ def require_store(tracking_uri: str) -> None:
     """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a database file.
 
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
-    what is not an address of a store.
-    """
+    what is not an address of a store."""
     if _STORE.match(tracking_uri) is None:
         said = without_login(tracking_uri)
         raise ArgumentError(f"--tracking-uri is {said!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")

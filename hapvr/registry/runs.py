@@ -90,11 +90,16 @@ class Tracker:
 
     def removable(self, moment_s: float) -> dict[str, str]:
         """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no registered version."""
-        ended = [run for run in self.runs() if run.info.status != "RUNNING" and run.info.end_time]
+        runs = list(self.runs())
+        ended = [run for run in runs if run.info.status != "RUNNING" and run.info.end_time]
         old = [run for run in ended if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags]
         found = {run.info.run_id: run.data.tags[RUN_KEY_TAG] for run in old}
         versions = (one for one in found if self.client.search_model_versions(f"run_id = '{one}'", max_results=1))
-        return {one: found[one] for one in found.keys() - set(versions)}
+        gone = found.keys() - set(versions)
+        kept = {
+            run.data.tags.get(RUN_KEY_TAG) for run in runs if run.info.run_id not in gone
+        }  # a key may be used again
+        return {one: found[one] for one in gone if found[one] not in kept}
 
     def remove(self, run_ids: Sequence[str]) -> None:
         """Remove runs with their artifacts and logged models; a server only marks them. Raises DataError where that fails."""

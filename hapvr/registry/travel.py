@@ -60,8 +60,7 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
     """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and place.
 
     Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
-    DataError where the hub refuses, and as `export_model` does.
-    """
+    DataError where the hub refuses, and as `export_model` does."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder = Path(scratch) / "model"
         digest = export_model(bundle, folder, licence=licence)
@@ -83,8 +82,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
 
     sha256: what `export_model` returned; "": any. Returns version, digest, and the place with its commit; a model that was
     pulled before keeps its version. Raises ArgumentError for a wrong place, DamagedError where a digest is another one, and
-    DataError where the hub refuses or the model cannot be used.
-    """
+    DataError where the hub refuses or the model cannot be used."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
         if place.startswith(HUB):

@@ -167,11 +167,10 @@ def decision_of(tags: Mapping[str, str]) -> str:
 def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """What is known of every version, newest first.
 
-    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of the backbone. decision:
-    the last one, with its reason; decided: when and by whom. made_by: the Dagster run or the user.
+    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of the backbone. decision: the
+    last one, with its reason; decided: when and by whom. made_by: the Dagster run or the user.
 
-    Raises DataError if there is none.
-    """
+    Raises DataError if there is none."""
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
         raise DataError(
@@ -211,8 +210,7 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: 
     """Give a version the alias champion, and write down on it, and on the one before, when, how (baseline, gate, hand or
     rollback) and why. Returns the version that was champion before, None if none was.
 
-    Raises DataError if there is no such version.
-    """
+    Raises DataError if there is no such version."""
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
     client.set_registered_model_alias(name, CHAMPION, str(version))

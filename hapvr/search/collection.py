@@ -57,10 +57,9 @@ Value = TypeVar("Value")
 class CurrentIndex:
     """The index that answers searches.
 
-    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file; digest: of that
-    model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of all indexes
-    that were made and may still be there, the last one that answered first; nothing else is ever removed.
-    """
+    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file; digest: of
+    that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of
+    all indexes that were made and may still be there, the last one that answered first; nothing else is ever removed."""
 
     place: IndexPlace
     model: str
@@ -100,20 +99,27 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
 
 def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
     """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they are not known."""
+    return _stored_blank(root, digest)[0]
+
+
+def known_blank(root: DataRoot, digest: str, made_with: str) -> npt.NDArray[np.float32]:
+    """As `read_blank`, for the step that makes the file again: one that is damaged, with a warning, or of features with other
+    settings, see `write_blank`, counts as missing."""
+    missing = np.zeros((0, 0), np.float32)
+    blank, made = _or_missing(lambda: _stored_blank(root, digest), (missing, ""))
+    return blank if made == made_with else missing
+
+
+def _stored_blank(root: DataRoot, digest: str) -> tuple[npt.NDArray[np.float32], str]:
     name = f"{model_place(digest)}/{BLANK_FILE}"
     if not root.exists(name):
-        return np.zeros((0, 0), np.float32)
+        return np.zeros((0, 0), np.float32), ""
     with root.open(name) as file, root.corruption_errors(name, hint=REBUILD):
         stored = load(file.read())
         blank = np.asarray(stored[BLANK_FILE], np.float32)
         if hashlib.sha256(blank.tobytes()).digest() != stored["sha256"].tobytes():
             raise ValueError("its values are not those that were written")
-        return blank
-
-
-def known_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
-    """As `read_blank`, for the step that makes the file again: a damaged one counts as missing, with a warning."""
-    return _or_missing(lambda: read_blank(root, digest), np.zeros((0, 0), np.float32))
+        return blank, stored["made_with"].tobytes().decode()
 
 
 def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
@@ -124,11 +130,12 @@ def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
         return missing
 
 
-def write_blank(root: DataRoot, digest: str, blank: npt.NDArray[np.float32]) -> None:
-    """Keep what `read_blank` reads."""
-    sha256 = np.frombuffer(hashlib.sha256(blank.tobytes()).digest(), np.uint8)
+def write_blank(root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[np.float32]) -> None:
+    """Keep what `read_blank` reads. made_with: a digest of the settings of the features, which the network's does not tell."""
+    values = {"sha256": hashlib.sha256(blank.tobytes()).digest(), "made_with": made_with.encode()}
+    stored = {name: np.frombuffer(value, np.uint8) for name, value in values.items()}
     with root.write(f"{model_place(digest)}/{BLANK_FILE}") as stream:
-        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank), "sha256": sha256}))
+        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank), **stored}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,9 +116,8 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
     """Whether aligned frames are of the same footage, by their similarities [N, N] with each other and, on average, among
     themselves, whose correlation is Mantel's (1967) between two distance matrices.
 
-    A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene look
-    alike at all times.
-    """
+    A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene look alike
+    at all times."""
     diagonal = float(np.diag(cross).mean())
     if len(cross) < MIN_COURSE_FRAMES or diagonal >= NEAR_IDENTICAL or min(cross.std(), own.std()) < 1e-6:
         return diagonal >= NEAR_IDENTICAL

@@ -30,8 +30,7 @@ class HashIndex:
 
     Multi-index hashing (Norouzi, Punjani and Fleet, "Fast search in Hamming space with multi-index hashing", CVPR 2012): of two
     hashes that differ in at most RADIUS bits, one of four parts differs in at most a quarter of that, so that only frames with
-    such a part are compared.
-    """
+    such a part are compared."""
 
     def __init__(self, frames: pa.Table) -> None:
         """frames: columns video_id, second and hash, those of a video contiguous; those without a hash are never found."""

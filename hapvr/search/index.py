@@ -91,8 +91,7 @@ class IndexStatus:
     """What an index holds. revision: number of changes so far. unindexed_frames: are found too, but compared one by one.
 
     parts: of the index over frames; 0 where every frame is compared. fragments: of the table, files that each search opens.
-    shards: name -> digest of what is indexed of it. digest: SHA-256 of what is indexed, the model and all shards.
-    """
+    shards: name -> digest of what is indexed of it. digest: SHA-256 of what is indexed, the model and all shards."""
 
     revision: int
     dims: int
@@ -136,8 +135,7 @@ class FrameIndex:
         """Take in the descriptors of a shard, in place of those it had.
 
         frames: video_id, second, hash and vector of the frames that can be found. Vectors are fixed-size lists of `dims`
-        floats, of any length but 0. digest: what `status` tells of the shard.
-        """
+        floats, of any length but 0. digest: what `status` tells of the shard."""
 
         def change(table: Dataset, shards: dict[str, str]) -> Dataset:
             if shard in shards:
@@ -167,8 +165,7 @@ class FrameIndex:
         """Index rows that are new, where there are enough of them, join small fragments where there are many, and remove
         versions that nobody reads any more.
 
-        rebuild: build the whole index again. What was replaced stays readable for as long as `KEEP_S`.
-        """
+        rebuild: build the whole index again. What was replaced stays readable for as long as `KEEP_S`."""
         self._change(lambda table, _: self._indexed(self._compacted(table), rebuild=rebuild), forget="old")
 
     def search_frames(
@@ -178,8 +175,7 @@ class FrameIndex:
 
         queries: [Q, dims], finite, none of them zero. exact: compare all rows. min_refined: `refine_factor` where that of the
         settings is less. Returns FOUND_FRAMES, query_frame from 0, similarity a cosine in [-1, 1], that of the codes of indexed
-        rows without a factor; fewer than k rows a query where the index has fewer.
-        """
+        rows without a factor; fewer than k rows a query where the index has fewer."""
         table, columns, padded = self._table, ["video_id", "second"], _padded(self._table, queries)
         with _naming_damage(self._place):
             indices = [] if exact else table.describe_indices()

@@ -105,8 +105,7 @@ def mark_of(
     """What somebody says about two videos, see `contents`; it is kept by `keep_marks`.
 
     names: what to call them; default is one and other. since: ISO 8601; "" for now. by: who says it. Raises DataError, and
-    ArgumentError for two equal contents.
-    """
+    ArgumentError for two equal contents."""
     shown = names or (one, other)
     named = dict(zip(map(content_of, (one, other)), shown, strict=True))
     if len(named) == 1:

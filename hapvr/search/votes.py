@@ -32,9 +32,8 @@ MIN_VOTE = 1e-6
 class Window:
     """Where a candidate may show what the query shows, in seconds from each video's first frame.
 
-    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are. Start and
-    end: of the stretch in which they are dense.
-    """
+    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are. Start and end:
+    of the stretch in which they are dense."""
 
     query_start_s: float
     query_end_s: float
@@ -53,10 +52,9 @@ class Window:
 class Candidate:
     """A video to be looked at closely.
 
-    votes: of its best window. windows: best first; none where no frame voted. num_voting: query frames that vote for
-    the best window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of
-    num_asked_hashes, and num_aligned: those of them that agree on an offset.
-    """
+    votes: of its best window. windows: best first; none where no frame voted. num_voting: query frames that vote for the best
+    window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of num_asked_hashes, and
+    num_aligned: those of them that agree on an offset."""
 
     video_id: str
     votes: float
@@ -80,16 +78,15 @@ def vote(
 ) -> list[Candidate]:
     """Candidates with the most votes, best first.
 
-    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of the looked-up vectors is
-    shown in the query; those of one time are one frame. num_videos: in the index. tolerance_s: by how much the offsets of one copy may
-    differ. num_hits: how many hits the index was asked for per query frame. allowed: which videos may be candidates, None: all; the
-    others still say what a hit is worth.
+    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of the looked-up
+    vectors is shown in the query; those of one time are one frame. num_videos: in the index. tolerance_s: by how much the
+    offsets of one copy may differ. num_hits: how many hits the index was asked for per query frame. allowed: which videos may
+    be candidates, None: all; the others still say what a hit is worth.
 
-    A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what
-    unrelated frames reach (0 where the index had no more frames to give); it makes frames that look like everything
-    worth nothing. idf = log((1 + N) / n) / log(1 + N) is the inverse video frequency: n of the N videos share the frame,
-    each counted by its best hit against the best of all. A query frame votes once for an offset.
-    """
+    A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what unrelated
+    frames reach (0 where the index had no more frames to give); it makes frames that look like everything worth nothing. idf =
+    log((1 + N) / n) / log(1 + N) is the inverse video frequency: n of the N videos share the frame, each counted by its best
+    hit against the best of all. A query frame votes once for an offset."""
     times = np.asarray(times_s, np.float64)
     if not len(hits):
         return []

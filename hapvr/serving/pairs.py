@@ -50,10 +50,8 @@ class PairOfVideos(Values):
 
 
 class MarkedPair(PairOfVideos):
-    """mark: None takes a mark back.
-
-    The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken back. name: what to call the query then.
-    """
+    """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken
+    back. name: what to call the query then."""
 
     name: Name | None = None
     mark: Literal["match", "not_a_match"] | None

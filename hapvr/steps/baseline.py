@@ -57,7 +57,15 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
     from hapvr.model.checkpoint import save_network
     from hapvr.model.network import SimilarityNetwork
     from hapvr.networks.backbone import load_backbone
-    from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, champion_of, promote, register_bundle, version_tags
+    from hapvr.registry.versions import (
+        SINCE_TAG,
+        WARNING_TAG,
+        WEIGHTS_TAG,
+        champion_of,
+        promote,
+        register_bundle,
+        version_tags,
+    )
     from hapvr.steps.registration import export_onnx
     from hapvr.steps.training import TrainingRun, tracker_of
 
@@ -75,7 +83,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
             )
         videos, whitening = training_videos(project), load_whitening(project.root)
         used = min(MAX_VIDEOS, len(videos))
-        if tags.get(WHITENING_TAG) == whitening.sha256 and int(tags[VIDEOS_TAG]) * 2 > used:
+        if tags.get(WHITENING_TAG) == whitening.sha256 and int(tags[VIDEOS_TAG]) * 2 > used and SINCE_TAG in tags:
             return
         backbone, key = load_backbone(project.config.backbone), f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
         run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")

@@ -50,8 +50,7 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
     """Benchmark's id -> id in the store, of those in `available`.
 
     A video is stored under its own id (imported features, generated benchmarks) or, where a source ingested it, as
-    `<source>/<id>`, with a video file's suffix if it came from a folder; the source of the benchmark's name wins.
-    """
+    `<source>/<id>`, with a video file's suffix if it came from a folder; the source of the benchmark's name wins."""
     wanted = set(definition.video_ids)
     prefix = f"{definition.name}/"
     found: dict[str, str] = {}
@@ -81,8 +80,7 @@ def background_features(
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
     """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
 
-    Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's.
-    """
+    Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's."""
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     available = FeatureStore(root, keys).available()
     usable = sorted(available - set(stored_ids(definition, available).values()))

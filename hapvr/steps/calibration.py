@@ -47,9 +47,8 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
     """Fit on all labelled pairs of the validation benchmark that have features; why not, where there are too few. Test
     benchmarks are never looked at.
 
-    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other
-    footage of the same scene or incident.
-    """
+    A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other footage
+    of the same scene or incident."""
     name = project.config.evaluation.validation
     if name is None:
         return "the configuration names no validation benchmark"
@@ -105,8 +104,7 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     """Fit on searches for the videos of the validation benchmark among these and those of the training split; why not, where
     there are too few.
 
-    Every candidate counts twice: beside the matches of its query, and without them, as if the query had none.
-    """
+    Every candidate counts twice: beside the matches of its query, and without them, as if the query had none."""
     name = project.config.evaluation.validation
     if name is None:
         return "the configuration names no validation benchmark"

@@ -70,9 +70,8 @@ def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, prog
 def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
     """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
 
-    Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match.
-    One that is marked as a match stays, whatever its probability, which is 0 where no search found it.
-    """
+    Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match. One
+    that is marked as a match stays, whatever its probability, which is 0 where no search found it."""
     marks = read_marks(project.root)
     metadata = searcher.collection.metadata
     for video_id in searcher.collection.video_ids():

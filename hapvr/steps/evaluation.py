@@ -60,8 +60,7 @@ def make_benchmark_scores(
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
 
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run. Returns the
-    results of BASELINE and TRAINED, and the plots by name.
-    """
+    results of BASELINE and TRAINED, and the plots by name."""
     definition, features = open_benchmark(project, name)
     made = {part: features.settings[part] for part in ("backbone", "whitening")}
     training.require_trained_on(run, made, what="the features were made")
@@ -133,29 +132,31 @@ class Decision:
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
 
-    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError without
-    a champion; `ensure_baseline` makes one.
-    """
+    Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError without a
+    champion; `ensure_baseline` makes one."""
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     with project.root.lock("promotion"):
         champion, tags = versions.champion_of(client, name), versions.version_tags(client, name, version)
         if champion is None:
             raise DataError(f"registry: {name} has lost its champion meanwhile; materialise registered_model again")
-        if versions.DECISION_TAG in tags:  # a repeated run does not undo what people did since
+        reason, decided = tags.get(versions.REASON_TAG, "it is champion"), versions.DECISION_TAG in tags
+        if not decided and champion.version == version:  # its promotion was ended before the last tag
+            versions.promote(client, name, version, how="gate", reason=reason)
+            versions.decide(client, name, version, "promoted", reason)
+        if decided or champion.version == version:  # a repeated run does not undo what people did since
             before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
-            return Decision(
-                champion.version == version, f"decided before: {tags.get(versions.REASON_TAG, '')}", *before
-            )
+            return Decision(champion.version == version, f"decided before: {reason}", *before)
         decision = _decide(project, run, version, champion)
         if decision.promoted and versions.champion_of(client, name) != champion:
             reason = (
                 f"not promoted: the champion was changed meanwhile; `hapvr models promote {version}` does it by hand"
             )
             decision = replace(decision, promoted=False, reason=reason)
+        known = {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}
+        for key, value in (known | {versions.REASON_TAG: decision.reason}).items():
+            client.set_model_version_tag(name, str(version), key, value)
         if decision.promoted:
             versions.promote(client, name, version, how="gate", reason=decision.reason)
-        for key, value in {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}.items():
-            client.set_model_version_tag(name, str(version), key, value)
         outcome = "promoted" if decision.promoted else "not promoted"
         versions.decide(client, name, version, outcome, decision.reason)
         values = vars(decision) | {"verdict": decision.verdict.to_json() if decision.verdict else None}
@@ -207,8 +208,7 @@ def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], 
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
 
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
-    Returns seed, key and metrics of each: validation at the best step, and every task of `evaluation.benchmarks`.
-    """
+    Returns seed, key and metrics of each: validation at the best step, and every task of `evaluation.benchmarks`."""
     runs, train = [], project.config.train
     for seed in range(train.seed, train.seed + seeds):
         say(f"seed {seed}")

@@ -19,9 +19,8 @@ def explain(
     """Search for a query, and say what is found of one video: in each line a label in the first nine columns, which may be
     blank, and a text.
 
-    Raises DataError for an unknown id or features that are gone, VideoError for a query that shows nothing, and `timeout`
-    where the deadline passes.
-    """
+    Raises DataError for an unknown id or features that are gone, VideoError for a query that shows nothing, and `timeout` where
+    the deadline passes."""
     everything = replace(options, top=max(searcher.num_videos, 1), min_probability=0.0, segments=False)
     matches = {match.reference: match for match in searcher.answer(query, everything, deadline=deadline).matches}
     row, views = matches.get(video_id), searcher.views_of(query, options, deadline)

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from hapvr.data.features import EXTRAS_SETTING, HASH_SETTING, IMPORTED, INDEX_COLUMNS, STAGE, fields
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
-from hapvr.data.manifest import read_manifest_shard, shard_keys, source_of, training_shard_keys
+from hapvr.data.manifest import FORGETTING, read_manifest_shard, shard_keys, source_of, training_shard_keys
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, Shard, frame_columns, index_row
 from hapvr.errors import ArgumentError, DamagedError, DataError
@@ -27,6 +27,7 @@ from hapvr.model.settings import extras_rows
 from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbone, region_embedder
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
+    PROVENANCE_NAME,
     STAGE as WHITENING_STAGE,
     Whitening,
     fit_whitening,
@@ -59,10 +60,9 @@ class WhiteningResult:
 def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
     """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
 
-    An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived
-    later do not move it, since all features would have to be made again. A few videos give fewer dimensions than
-    `whitening.dims`; then more videos do move it, until a model is trained. Raises DataError without training frames.
-    """
+    An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived later do
+    not move it, since all features would have to be made again. A few videos give fewer dimensions than `whitening.dims`; then
+    more videos do move it, until a model is trained. Raises DataError without training frames."""
     config, root = project.config, project.root
     with root.lock(WHITENING_STAGE):
         shards = training_shard_keys(root)
@@ -90,6 +90,8 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
                 inputs = {key: inputs[key] for key in shards}
             elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists("models/current.json"):
                 return WhiteningResult(stored, found, done=False)
+        if found is not None and root.exists(FORGETTING):  # its inputs are named by their new digests at the end
+            raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
         regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
         dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
         if dims < config.whitening.dims:
@@ -109,7 +111,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     ArgumentError where there is another one."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
-    if whitening_provenance(root) is not None and load_whitening(root).sha256 != whitening.sha256:
+    if whitening_provenance(root) is not None and root.read_json(PROVENANCE_NAME)["sha256"] != whitening.sha256:
         hint = "with another all features have to be made again; remove whitening/ for that"
         raise ArgumentError(f"import: {root.url} has a whitening already, and {hint}")
     save_whitening(root, whitening, Provenance(WHITENING_STAGE, settings, {}, environment() | {"num_regions": "0"}))
@@ -120,8 +122,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     """The released PCA of a .pth or .npz file with mean [C], d [K] and V [C, K], or of a checkpoint of VVS.
 
     dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS has, 512 of another file. Raises
-    DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has.
-    """
+    DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has."""
     import torch
 
     from hapvr.model.published import PCA, read_archive
@@ -185,9 +186,8 @@ def _sample_regions(project: Project, shards: list[str], embed: Embed, progress:
 def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, Any], dict[str, int], tuple[int, int]]:
     """The backbone with the whitening of the project. extras: with the pooled vectors that `features.pooled` asks for.
 
-    Returns the network, what determines the regions that it makes, what `extras_setting` says of it, and [R, D] of a frame,
-    the rows of its extras included.
-    """
+    Returns the network, what determines the regions that it makes, what `extras_setting` says of it, and [R, D] of a frame, the
+    rows of its extras included."""
     config, whitening = project.config, load_whitening(project.root)
     backbone = open_backbone(config.backbone, config.device, extras=extras)
     settings = {
@@ -207,8 +207,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row.
 
     Videos whose frames and settings are those of an earlier run are not extracted again. Raises DataError for imported ones,
-    which cannot be made again.
-    """
+    which cannot be made again."""
     stored, source = project.shard(STAGE, key).find(), source_of(key)
     if stored is not None and IMPORTED in stored.provenance.settings:
         hint = f"give the source {source} another name, or move features/{source}-* to another data root"
@@ -270,9 +269,8 @@ def import_features(
 
     fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a
     failed row, with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
-    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name
-    or ids that are taken.
-    """
+    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or
+    ids that are taken."""
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
     try:

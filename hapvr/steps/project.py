@@ -27,10 +27,8 @@ class Project:
 
     @staticmethod
     def open(config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Project:
-        """Read a configuration, or that of the collection whose data root this is. Raises ConfigError.
-
-        folder: what relative paths start from; default is the working directory.
-        """
+        """Read a configuration, or that of the collection whose data root this is. Raises ConfigError. folder: what relative
+        paths start from; default is the working directory."""
         of_folder = config_path.is_dir() or not (config_path.suffix or config_path.exists())
         if of_folder:
             config_path = config_path / COLLECTION_FILE

@@ -64,8 +64,7 @@ def make_registered_model(
     """Calibrate, bundle, log and register a trained model; it becomes champion if the benchmarks say so.
 
     run: of the training; "" for the current one. The untrained baseline is registered before it. Raises DataError if a
-    benchmark of the configuration has no scores of this model.
-    """
+    benchmark of the configuration has no scores of this model."""
     ensure_baseline(project, progress=progress)
     training, tags = trained_run(project, run), tags or {}
     scores = {name: stored_scores(project, training, name) for name in project.config.evaluation.benchmarks}
@@ -102,11 +101,10 @@ def make_registered_model(
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
-    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` where it cannot be
-    exported or shall not be.
+    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` where it cannot
+    be exported or shall not be.
 
-    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features.
-    """
+    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features."""
     if not project.config.tracking.onnx:
         return {"reason": "tracking.onnx is false"}
     whitening = load_whitening(project.root)

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hapvr.data.features import IMPORTED, STAGE as FEATURES_STAGE, FeatureFile, collection_shards, without_extras
+from hapvr.data.features import (
+    IMPORTED,
+    MAX_NORM,
+    STAGE as FEATURES_STAGE,
+    FeatureFile,
+    collection_shards,
+    without_extras,
+)
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
 from hapvr.data.shards import STATUS_OK, frame_columns, index_row
@@ -30,8 +37,6 @@ from hapvr.steps.search_model import SearchModel
 from hapvr.video.frames import HASH_VERSION
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
-MAX_NORM = 1.01
-"""Of a region; imported features may have any."""
 KEPT_MODELS = 1
 """Models before the current one whose indexes are kept for a rollback."""
 
@@ -39,10 +44,8 @@ KEPT_MODELS = 1
 def make_descriptors(
     project: Project, key: str, model: SearchModel, *, progress: Progress = no_progress
 ) -> StageResult:
-    """Describe every frame of the shard's videos that has features; the others keep their failed row.
-
-    Raises DataError where the features are missing or do not go with the model.
-    """
+    """Describe every frame of the shard's videos that has features; the others keep their failed row. Raises DataError where
+    the features are missing or do not go with the model."""
     features = project.shard(FEATURES_STAGE, key)
     settings = features.require({}).settings
     if model.description is not None:
@@ -103,14 +106,14 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
     if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not collection.known_blank(root, model.digest).size:
+        if not collection.known_blank(root, model.digest, digest_of(dict(settings))).size:
             embed, made_with, *_ = open_extractor(project, extras=model.needs_extras)
             what = "search: the features were made with other settings than the configuration has"
             hint = "Run `hapvr extract`, or restore those settings"
             require_settings(without_extras(settings), made_with, what=what, hint=hint)
             regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
-            collection.write_blank(root, model.digest, descriptors.mean_directions(embedded))
+            collection.write_blank(root, model.digest, digest_of(dict(settings)), descriptors.mean_directions(embedded))
     return collection.read_blank(root, model.digest)
 
 
@@ -191,11 +194,11 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     """Compare the features there are with the index that answers.
 
     Returns shards with features whose descriptors are not theirs, each with a digest of model and features; and a digest of
-    what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model.
-    """
+    what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model."""
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
-        recipe = _recipe(project, key, model, collection.known_blank(root, model.digest))
+        made_with = digest_of(dict(project.shard(FEATURES_STAGE, key).require({}).settings))
+        recipe = _recipe(project, key, model, collection.known_blank(root, model.digest, made_with))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256
         else:

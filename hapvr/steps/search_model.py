@@ -29,9 +29,8 @@ REGISTERED = "models:/"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
     """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the features that it takes;
-    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle;
-    models that came from outside do not say which features they go with.
-    """
+    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle; models that
+    came from outside do not say which features they go with."""
 
     uri: str
     digest: str
@@ -44,10 +43,8 @@ class SearchModel:
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
-    """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's champion.
-
-    Raises DataError if there is none, saying what makes one.
-    """
+    """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's champion. Raises DataError
+    if there is none, saying what makes one."""
     named = uri or _champion(project)
     named = pinned_uri(named, project.tracking_uri) if named.startswith(REGISTERED) else os.path.abspath(named)
     place = _place(project, named)
@@ -83,10 +80,8 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
 
 def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> Path:
-    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the registry.
-
-    Raises DataError where there is none, and where it has another network than the index was made with.
-    """
+    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the registry. Raises DataError
+    where there is none, and where it has another network than the index was made with."""
     named = model or current.model
     folder = _place(project, named)
     read_description(folder)

@@ -62,12 +62,11 @@ class SearchOptions:
 class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
 
-    current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the
-    version that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE
-    of the queries show something of the collection, and find as many copies of it as its videos have. model:
-    `models:/NAME/VERSION` or a bundle. untrained: whether it is the baseline. damage: what is wrong with the files of the
-    index that were checked; then nothing is answered. warnings: what every answer says of the model.
-    """
+    current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the version
+    that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE of the
+    queries show something of the collection, and find as many copies of it as its videos have. model: `models:/NAME/VERSION` or
+    a bundle. untrained: whether it is the baseline. damage: what is wrong with the files of the index that were checked; then
+    nothing is answered. warnings: what every answer says of the model."""
 
     project: Project
     current: CurrentIndex
@@ -85,10 +84,9 @@ class Searcher(SearchEngine):
     ) -> Searcher:
         """The searcher of a configuration file, or of a project that is open.
 
-        model: a bundle folder or a name in the registry, where the model that the index names is not at hand; it must have
-        the same network. Raises DataError where there is no index yet, where it is damaged, and where model, index and
-        features do not belong together, and MissingPartError where the model needs torch and torch is not installed.
-        """
+        model: a bundle folder or a name in the registry, where the model that the index names is not at hand; it must have the
+        same network. Raises DataError where there is no index yet, where it is damaged, and where model, index and features do
+        not belong together, and MissingPartError where the model needs torch and torch is not installed."""
         project = config if isinstance(config, Project) else Project.open(Path(config), overrides=overrides)
         root, settings = project.root, project.config.search
         current = current_index(root)
@@ -130,8 +128,7 @@ class Searcher(SearchEngine):
         """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
 
         access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
-        ArgumentError for a minimal probability where the model gives none.
-        """
+        ArgumentError for a minimal probability where the model gives none."""
         return self.answer(self.read(query, access=access), options or SearchOptions())
 
     def search_id(self, video_id: str, options: SearchOptions | None = None) -> SearchAnswer:
@@ -252,10 +249,9 @@ class Searcher(SearchEngine):
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> dict[str, Any]:
         """How similar the frames of a query and of a video of the collection are, by the view of the query that is closest.
 
-        values: [T, T'] in [-1, 1], 1 for the same picture; query_times_s, reference_times_s: of the T and T' frames;
-        threshold: from which on two frames count as the same in segments; segments: of the whole. max_cells: of the matrix;
-        of longer videos it has frames that are evenly apart. Raises DataError for an unknown id.
-        """
+        values: [T, T'] in [-1, 1], 1 for the same picture; query_times_s, reference_times_s: of the T and T' frames; threshold:
+        from which on two frames count as the same in segments; segments: of the whole. max_cells: of the matrix; of longer
+        videos it has frames that are evenly apart. Raises DataError for an unknown id."""
         reference = self.collection.whole(video_id)
         rows, columns = (len(video.regions) for video in (query.features, reference))
         if rows * columns > max_cells:

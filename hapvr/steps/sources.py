@@ -70,9 +70,8 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
     """Look at the sources without decoding anything.
 
     Returns a digest that changes when a video or row is added, removed or renamed, and the files that may still be being
-    copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as
-    the clock was set back, is none. Raises DataError for a source that is missing or empty.
-    """
+    copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as the
+    clock was set back, is none. Raises DataError for a source that is missing or empty."""
     state: dict[str, object] = {}
     unsettled: list[Path] = []
     now = time.time()
@@ -257,8 +256,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     """Append the videos that the sources offer and the manifest lacks, as new shards.
 
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits. Raises as
-    `manifest.require_shards` does.
-    """
+    `manifest.require_shards` does."""
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
     root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
     with root.lock(manifest.MANIFEST_STAGE):

@@ -81,8 +81,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     if not RUN_KEY.fullmatch(key):
         raise DataError(f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them")
     check_evaluation(project)
-    config, shards = project.config, training_shards(project)
-    folder = project.root.local_path(f"{MODELS}/{key}")
+    config, folder = project.config, project.root.local_path(f"{MODELS}/{key}")
+    begun = (folder / run_folder.RESULT_NAME).is_file() or run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS)
+    # one that is repeated goes on with its shards: its record says what the network has seen
+    shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
@@ -109,10 +111,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key.
-
-    Returns the trainer's result, and where it is.
-    """
+    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run: the training's key. Returns
+    the trainer's result, and where it is."""
     training = prepare_training(project, run, tags={})
     run_training(project, training)
     result = finish_training(project, training)
@@ -120,10 +120,8 @@ def train_model(project: Project, *, run: str, progress: Progress = no_progress)
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
-    """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process that started it.
-
-    torchrun would be one more process that imports torch, so a single trainer runs without it.
-    """
+    """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process that started it. torchrun
+    would be one more process that imports torch, so a single trainer runs without it."""
     num_processes, command = project.config.train.num_processes, [sys.executable]
     if num_processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
@@ -204,8 +202,7 @@ def trained_run(project: Project, key: str = "") -> TrainingRun:
     """The run of this key if it has trained a model, else the one whose training ended last.
 
     So a chain evaluates and registers what it trained, also where another training has ended meanwhile. Raises DataError if
-    there is none yet.
-    """
+    there is none yet."""
     root = project.root
     if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{run_folder.RESULT_NAME}")):
         if not root.exists(CURRENT_NAME):
@@ -246,8 +243,7 @@ class PendingData:
 
     shards: shards with features and with what the training reads. num_videos: usable videos in them. is_empty: whether a
     training would give the current model again, as there is one, of the same data and settings. awaited: shards of the
-    benchmarks that have no features yet; without them a training would fail.
-    """
+    benchmarks that have no features yet; without them a training would fail."""
 
     shards: tuple[str, ...]
     num_videos: int
@@ -279,8 +275,7 @@ def remove_old_trainings(project: Project) -> list[str]:
     """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts; returns their keys.
 
     Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a
-    server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers.
-    """
+    server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers."""
     days, root = project.config.retention.run_days, project.root
     if days is None or not root.list_folders(MODELS):
         return []

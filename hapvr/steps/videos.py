@@ -85,9 +85,8 @@ def make_videos(
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
     """Files of a shard that have changed since we fetched or generated them; files that are gone are none.
 
-    Ours are those that the record of their download names, and those in a folder of generated videos; reached by no link,
-    and below the data root. Raises DamagedError where the shard cannot be read.
-    """
+    Ours are those that the record of their download names, and those in a folder of generated videos; reached by no link, and
+    below the data root. Raises DamagedError where the shard cannot be read."""
     if root.local is None:
         return []
     from hapvr.video.download import fetched_file
@@ -157,9 +156,8 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
 
-    Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that
-    timed out or crashed are.
-    """
+    Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that timed out
+    or crashed are."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()

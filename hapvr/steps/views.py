@@ -43,10 +43,8 @@ def make_views_and_labels(
     outputs: Sequence[str] = (VIEWS_STAGE, LABELS_STAGE),
     progress: Progress = no_progress,
 ) -> dict[str, StageResult]:
-    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each.
-
-    Raises DataError for missing frames or whitening.
-    """
+    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each. Raises
+    DataError for missing frames or whitening."""
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()

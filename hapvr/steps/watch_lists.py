@@ -20,10 +20,12 @@ from hapvr.config import WatchList
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of, file_sha256, require_regular
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.access import limits_from_environment
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Query, printable
+from hapvr.settings import ServingConfig
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
@@ -80,9 +82,8 @@ def watch_lists(project: Project) -> list[WatchList]:
 def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
     """Make a list of the query of a search, with a copy of its file; returns the name of the list.
 
-    Raises VideoError `replaced` for a file that is not the one that was searched for, or has more than max_bytes, and
-    DataError where the data root is not a local folder or is full.
-    """
+    Raises VideoError `replaced` for a file that is not the one that was searched for, or has more than max_bytes, and DataError
+    where the data root is not a local folder or is full."""
     root, suffix = project.root, Path(query.name).suffix.lower()
     root.local_path(LISTS)
     if not file.is_file() or file.stat().st_size > max_bytes or file_sha256(file) != query.sha256:
@@ -146,7 +147,7 @@ def make_watch_matches(
             for number, query in enumerate(queries):
                 progress(number, len(queries))
                 try:
-                    rows += _compare(within, query)
+                    rows += _compare(within, query, limits_from_environment(project.config.serving))
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
                     same = {"watch_list": query.watch_list.name} | ({} if query.problem else {"query": query.name})
@@ -185,12 +186,12 @@ def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]
     return {"queries": asked, "marks": read_marks(project.root).verdicts()}
 
 
-def _compare(within: Searcher, query: WatchQuery) -> list[dict[str, Any]]:
+def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[dict[str, Any]]:
     """Rows of one query. Raises VideoError and DataError where it cannot be used."""
     if query.problem:
         raise DataError(query.problem)
     options = SearchOptions(top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability)
-    rows, asked = [], within.read(query.path)
+    rows, asked = [], within.read(query.path, limits=limits)
     answer = within.answer(asked, options)
     for said in asked.warnings:
         warnings.warn(f"{query.watch_list.name}: {said}", stacklevel=2)

@@ -4,6 +4,7 @@ Written from "The TMK+PDQF Video-Hashing Algorithm and the PDQ Image-Hashing Alg
 https://github.com/facebook/ThreatExchange, whose recommended distance and quality are those here.
 """
 
+import csv
 import io
 import re
 import warnings
@@ -57,17 +58,19 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     vPDQ's (frame, quality, hash, timestamp), and, with a warning, others. Raises OSError, and DataError if nothing is left.
     """
     require_regular(path)
-    hashes, places, broken, column = list[bytes](), list[tuple[int, str]](), list[int](), -1
+    hashes, places, broken = list[bytes](), list[tuple[int, str]](), list[int]()
+    column: int | None = None
     data = io.BytesIO(path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b"")
     for number, raw in enumerate(iter(partial(data.readline, MAX_LINE_BYTES), b""), start=1):
         if len(raw) == MAX_LINE_BYTES or number > MAX_LINES_FOR_HASH * (len(hashes) + 1000):
             hashes.clear()  # this is another kind of file
             break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
-        fields = [field.strip(' "') for field in line.split(",")]
-        column = fields.index("quality") if number == 1 and "quality" in fields else column
+        fields = [field.strip(' "') for field in next(csv.reader([line], skipinitialspace=True), [])]
+        if number == 1 and not re.search("[0-9]", line):  # a header
+            column = [*map(str.lower, fields), "quality"].index("quality")
         found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(",".join(fields))
-        quality = fields[column] if 0 <= column < len(fields) else vpdq[1] if vpdq else ""
+        quality = (vpdq[1] if vpdq else "") if column is None else "".join(fields[column : column + 1])
         if len(found) != 1:
             broken += [number] if line and (number > 1 or re.search("[0-9]", line)) else []
         elif not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:

@@ -93,11 +93,6 @@ def test_shipped_definitions_have_the_published_sizes(name, queries, database, l
     assert (definition.labels.height, len(definition.tasks)) == (labels, tasks)
 
 
-def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(DataError, match=r"neither a known name .*fivr-5k.* nor a folder"):
-        load_definition("fivr-6k")
-
-
 def test_a_damaged_definition_is_refused(tmp_path):
     """Of another version, or with a table that cannot be read, by the file's name."""
     folder = shutil.copytree(load_definition("fivr-5k").folder, tmp_path / "fivr-5k")
@@ -106,6 +101,10 @@ def test_a_damaged_definition_is_refused(tmp_path):
     with pytest.raises(DataError, match="format_version: Input should be less"):
         load_definition(folder)
     (folder / "benchmark.json").write_text(json.dumps(head))
+    videos = read_frame(path := folder / "videos.parquet")
+    write_table(videos.with_columns(pl.col("role").replace("database", "distractor")).to_arrow(), path)
+    with pytest.raises(DataError, match="role 'distractor'; wanted the roles query"):
+        load_definition(folder)
     (folder / "labels.parquet").write_text("not a table")
     with pytest.raises(DataError, match=r"labels\.parquet"):
         load_definition(folder)

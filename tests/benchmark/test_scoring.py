@@ -90,6 +90,7 @@ def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
     [
         (lambda features: random_features(features, dims=DIMS * 2), r"features of q0, .*32.*wanted.*16"),
         (lambda features: features | {"r3": features["r3"] * float("nan")}, "features of r3, .*wanted finite"),
+        (lambda features: features | {"q1": 3 * features["q1"]}, "features of q1 are no unit vectors"),
         (lambda features: {"r0": features["r0"]}, "0 of 3 queries and 1 of 11 references"),
     ],
 )

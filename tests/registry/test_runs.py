@@ -68,3 +68,6 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged
         assert len(logged) == 100
+        with pytest.MonkeyPatch.context() as grown:  # what is repeated has read its own shards alone
+            grown.setattr("hapvr.steps.training.training_shards", lambda _: ["another"])
+            assert prepare_training(project, training.key, tags={}).mlflow_run_id == training.mlflow_run_id

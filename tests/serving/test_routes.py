@@ -170,6 +170,7 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
     assert names(done.json)[0] == PART
     assert client.get(begun.headers["location"]).json == done.json
     assert client.ask("DELETE", begun.headers["location"]).json["status"] == "done"
+    assert client.ask("POST", "/search", body={"id": "in/long.mp4"}, top=3).status == 400
     failed = client.ended(client.ask("POST", "/search", body={"id": "in/absent.mp4"}))
     assert (failed.json["status"], failed.json["code"]) == ("failed", "unknown_id")
 

@@ -12,7 +12,7 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.registry.client import registered_bundle
-from hapvr.registry.versions import SINCE_TAG, champion_of, promote, register, version_tags
+from hapvr.registry.versions import DECISION_TAG, SINCE_TAG, champion_of, promote, register, version_tags
 from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
 from hapvr.steps import evaluation
@@ -219,6 +219,20 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(project: Project, monkey
     monkeypatch.setattr(evaluation, "_decide", decide_slowly)
     assert "changed meanwhile" in make_decision(project, run, version).reason
     assert champion_of(client, name).version == other != one
+
+
+def test_a_promotion_that_was_ended_is_finished(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the alias and the tags that say why."""
+    _, one = champion_with(project, gain=0.5)
+    run, version = evaluated(project, "ended", gain=6.0)
+    with monkeypatch.context() as ended:
+        ended.setattr("hapvr.registry.versions.decide", None)
+        with pytest.raises(TypeError):
+            make_decision(project, run, version)
+    decision, client = make_decision(project, run, version), tracker_of(project).client
+    tags = version_tags(client, project.config.tracking.registered_model, version)
+    assert (decision.promoted, decision.champion, tags[DECISION_TAG]) == (True, str(one), "promoted")
+    assert SINCE_TAG in tags
 
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:

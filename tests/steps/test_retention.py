@@ -25,6 +25,7 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
     runs = {
         key: add(project, key) for key in ("failed", "deleted", "unregistered", "current", "first", "champion", "other")
     }
+    tracker_of(project).client.delete_run(again := add(project, "recent"))  # its key is used once more
     runs |= {"recent": add(project, "recent", days=1), "running": add(project, "running", days=None)}
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     tracker.client.delete_run(runs["deleted"])
@@ -43,10 +44,10 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
     assert remove_old_trainings(Project(kept, project.root, project.folder)) == []
     assert sorted(remove_old_trainings(project)) == ["deleted", "failed", "unregistered"]
     left = {"current", "first", "champion", "other", "recent", "running"}
-    assert {run.info.run_id for run in tracker.runs()} == {runs[key] for key in left}
+    assert {run.info.run_id for run in tracker.runs()} == {again, *(runs[key] for key in left)}
     assert set(project.root.list_folders("models")) == left
     found = {path.parent.parent.name for path in project.root.local_path("mlflow/artifacts").rglob("note.txt")}
-    assert found == {runs[key] for key in left}
+    assert found == {again, *(runs[key] for key in left)}
     assert remove_old_trainings(project) == []
 
 
@@ -56,7 +57,7 @@ def add(project: Project, key: str, *, days: float | None = 40) -> str:
     run_id = tracker.start(key, name=key, params={}, tags={})
     tracker.client.log_text(run_id, "something", "note.txt")
     folder = project.root.local_path(f"models/{key}/checkpoints")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "last").write_bytes(b"weights")
     if days is not None:
         tracker.client.set_terminated(run_id, status="FAILED", end_time=int(time.time() * 1000 - days * DAY_MS))

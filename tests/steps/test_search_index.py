@@ -12,7 +12,7 @@ from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_manifest_shard
 from hapvr.errors import DamagedError, DataError
-from hapvr.search.collection import CURRENT, current_index, read_blank
+from hapvr.search.collection import CURRENT, current_index, known_blank, read_blank
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.index import FrameIndex
 from hapvr.steps.features import import_features, make_features
@@ -53,6 +53,7 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     index, current = serving(project), current_index(project.root)
     model = search_model(project, current.model)
     store = FeatureStore(project.root, project.root.list_folders("features"))
+    assert not known_blank(project.root, current.digest, "of other features").size
     for video_id, regions in store.read(sorted(index.videos())[::4]):
         found = frame_descriptors(model.embed(regions.numpy()), blank=read_blank(project.root, current.digest))
         assert found.kept.any()

@@ -56,19 +56,6 @@ def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -
     return training.train(), replace(batch, regions=batch.regions.float())
 
 
-def test_a_step_gives_all_terms_and_gradients(pooled_project: Project) -> None:
-    """Four finite terms, their weighted sum, and gradients for all that the encoder's frames do not share."""
-    training, batch = batch_of(pooled_project)
-    total, terms = training(batch, 3)
-    assert terms.keys() == {"video", "frame", "saliency", "distractor"}
-    weights = {"video": 1, "frame": 1, "saliency": 1, "distractor": 0.5}
-    assert float(total.detach()) == pytest.approx(
-        sum(weights[name] * float(term) for name, term in terms.items()), rel=1e-5
-    )
-    total.backward()
-    assert all(parameter.grad is not None for parameter in training.network.parameters())
-
-
 def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project, tmp_path: Path) -> None:
     """Weights, running statistics and history are equal bit for bit."""
     config = with_train(pooled_project, network=SMALL)

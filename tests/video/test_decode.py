@@ -141,7 +141,9 @@ def test_sample_frames_of_a_cut_file_gives_what_is_there_and_says_so(videos, par
 def test_sample_frames_stops_at_the_limits(videos, monkeypatch):
     """max_frames ends sampling; frames above MAX_PIXELS are refused before they are decoded."""
     path = videos.numbered(num_frames=30)
-    assert read_numbers(sampled(path, max_frames=2).frames) == [0, 10]
+    assert read_numbers((part := sampled(path, max_frames=2)).frames) == [0, 10]
+    assert part.missing == "the first 2 s were read; see sampling.max_frames"
+    assert sampled(path, max_frames=3).missing == ""
     monkeypatch.setattr(decode, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match="128 x 96") as caught:
         sampled(path)
