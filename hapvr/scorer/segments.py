@@ -76,9 +76,9 @@ class FrameTimes:
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
         return self.times_s[first], end_s
 
-    def length_s(self, fps: float) -> float:
-        """The end of the last frame, or of the video if something of it is missing."""
-        return max(self.span_s(0, -1, fps)[1], self.duration_s or 0.0 if self.missing else 0.0)
+    def length_s(self, fps: float, max_frames: int) -> float:
+        """The end of the last frame, or of the video where `sampling.max_frames` left out the rest."""
+        return max(self.span_s(0, -1, fps)[1], (self.duration_s or 0.0) * (len(self.times_s) >= max_frames))
 
 
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:

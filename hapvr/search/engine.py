@@ -198,7 +198,7 @@ class SearchEngine:
                     video_id=name,
                     pairs=tuple(pairs),
                     num_frames=len(times),
-                    seconds=clock.length_s(fps),
+                    seconds=clock.length_s(fps, self.scorer.sampling.max_frames),
                     candidate=candidate,
                     view=number,
                 )

@@ -210,7 +210,8 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
         candidates, _ = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
     except VideoError:
         return
-    seconds = embedded.clock.length_s(searcher.scorer.sampling.fps)
+    sampling = searcher.scorer.sampling
+    seconds = embedded.clock.length_s(sampling.fps, sampling.max_frames)
     for found in candidates:
         probability = searcher.probability(found) or 0.0
         if probability < LEAST_PROBABILITY:

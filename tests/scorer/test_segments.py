@@ -100,4 +100,5 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     clock = FrameTimes((0.0, 0.5, 1.0, 1.5, 2.0))
     assert (clock.span_s(2, 4, 2.0), clock.span_s(0, 2, 2.0)) == ((1.0, 2.5), (0.0, 1.5))
     cut, wrong = (FrameTimes(clock.times_s, duration_s) for duration_s in (2.25, 1.0))
+    assert (cut.length_s(2.0, 6), FrameTimes(clock.times_s, 9.0).length_s(2.0, 5)) == (2.25, 9.0)
     assert (cut.span_s(2, 4, 2.0), wrong.span_s(2, 4, 2.0)) == ((1.0, 2.25), (1.0, 2.5))
