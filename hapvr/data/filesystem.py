@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
-_THREADS: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+_THREADS: dict[str, Any] = {}
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
 
@@ -138,7 +137,7 @@ class DataRoot:
         same bytes, because an object appears whole, and the index of a shard comes after its data.
         """
         if self.local is None:
-            with _THREADS[f"{self.url}/{name}"]:
+            with _THREADS.setdefault(f"{self.url}/{name}", threading.RLock()):
                 yield
             return
         path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"

@@ -139,12 +139,14 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
         champion, tags = versions.champion_of(client, name), versions.version_tags(client, name, version)
         if champion is None:
             raise DataError(f"registry: {name} has lost its champion meanwhile; materialise registered_model again")
-        reason, decided = tags.get(versions.REASON_TAG, "it is champion"), versions.DECISION_TAG in tags
+        reason, decided = tags.get(versions.REASON_TAG, ""), versions.DECISION_TAG in tags
+        before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
         if not decided and champion.version == version:  # its promotion was ended before the last tag
             versions.promote(client, name, version, how="gate", reason=reason)
             versions.decide(client, name, version, "promoted", reason)
+            if before[0] not in ("", str(version)):
+                versions.decide(client, name, int(before[0]), f"was champion; version {version} replaced it by gate")
         if decided or champion.version == version:  # a repeated run does not undo what people did since
-            before = tags.get(CHAMPION_TAG, ""), tags.get(CHAMPION_RUN_TAG, "")
             return Decision(champion.version == version, f"decided before: {reason}", *before)
         decision = _decide(project, run, version, champion)
         if decision.promoted and versions.champion_of(client, name) != champion:
@@ -153,7 +155,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             )
             decision = replace(decision, promoted=False, reason=reason)
         known = {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}
-        for key, value in (known | {versions.REASON_TAG: decision.reason}).items():
+        for key, value in (known | {versions.REASON_TAG: decision.reason[: versions.MAX_CHARACTERS]}).items():
             client.set_model_version_tag(name, str(version), key, value)
         if decision.promoted:
             versions.promote(client, name, version, how="gate", reason=decision.reason)

@@ -111,7 +111,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
     ArgumentError where there is another one."""
     whitening = read_pca(file, dims=dims)
     settings = {IMPORTED: {"file": file.name, "sha256": file_sha256(file)}, "dims": whitening.dims}
-    if whitening_provenance(root) is not None and root.read_json(PROVENANCE_NAME)["sha256"] != whitening.sha256:
+    if whitening_provenance(root) is not None and root.read_json(PROVENANCE_NAME).get("sha256") != whitening.sha256:
         hint = "with another all features have to be made again; remove whitening/ for that"
         raise ArgumentError(f"import: {root.url} has a whitening already, and {hint}")
     save_whitening(root, whitening, Provenance(WHITENING_STAGE, settings, {}, environment() | {"num_regions": "0"}))

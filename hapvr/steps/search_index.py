@@ -106,14 +106,16 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
     if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not collection.known_blank(root, model.digest, digest_of(dict(settings))).size:
+        if not collection.known_blank(root, model.digest, digest_of(without_extras(settings))).size:
             embed, made_with, *_ = open_extractor(project, extras=model.needs_extras)
             what = "search: the features were made with other settings than the configuration has"
             hint = "Run `hapvr extract`, or restore those settings"
             require_settings(without_extras(settings), made_with, what=what, hint=hint)
             regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
-            collection.write_blank(root, model.digest, digest_of(dict(settings)), descriptors.mean_directions(embedded))
+            collection.write_blank(
+                root, model.digest, digest_of(without_extras(settings)), descriptors.mean_directions(embedded)
+            )
     return collection.read_blank(root, model.digest)
 
 
@@ -197,7 +199,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model."""
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
-        made_with = digest_of(dict(project.shard(FEATURES_STAGE, key).require({}).settings))
+        made_with = digest_of(without_extras(project.shard(FEATURES_STAGE, key).require({}).settings))
         recipe = _recipe(project, key, model, collection.known_blank(root, model.digest, made_with))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256

@@ -177,6 +177,8 @@ class Searcher(SearchEngine):
             candidates, lost = self.find(views, allowed=self.allowed(query, options), deadline=deadline)
         first_s, last_s = views[0].clock.span_s(0, -1, self.scorer.sampling.fps)
         seconds = last_s - first_s
+        if options.part is None:
+            seconds = views[0].clock.length_s(self.scorer.sampling.fps, self.scorer.sampling.max_frames)
         marks, prior, matches = read_marks(self.project.root), options.prior or self.prior, list[Match]()
         with timed("segments"):
             for one in candidates:

@@ -85,6 +85,9 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     begun = (folder / run_folder.RESULT_NAME).is_file() or run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS)
     # one that is repeated goes on with its shards: its record says what the network has seen
     shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
+    digests = data_digests(project, shards)
+    if begun and digests != run_folder.read_record(folder)["data_digests"]:
+        raise DataError(f"training: {key} was begun with other data; use that again, or another run key")
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
@@ -95,7 +98,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         stages = STAGES_READ[config.train.source]
         views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in stages)
         weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
-    digests, tracker = data_digests(project, shards), tracker_of(project)
+    tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
     left_out = ("sources", "data_root", "tracking")
     params = {name: value for name, value in config.stored().items() if name not in left_out}

@@ -152,7 +152,7 @@ def sample_frames(
 ) -> tuple[VideoProbe, list[Any], str]:
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1), all of the first one's size.
 
-    Returns what the file says of itself, what is kept of each frame, and "" or what seems to be missing from the file.
+    Returns what the file says of itself, what is kept of each frame, and "" or what seems to be missing from the file or was not read.
 
     short_side_px: the frames' short side after rotation and pixel aspect; None keeps the stored resolution. keep: gets a frame
     [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame that is shown at several sampling times. A video

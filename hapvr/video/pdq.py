@@ -66,9 +66,10 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
             hashes.clear()  # this is another kind of file
             break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
-        fields = [field.strip(' "') for field in next(csv.reader([line], skipinitialspace=True), [])]
-        if number == 1 and not re.search("[0-9]", line):  # a header
-            column = [*map(str.lower, fields), "quality"].index("quality")
+        fields = [field.strip(' "') for field in next(csv.reader([line.replace("\r", " ")], skipinitialspace=True), [])]
+        if number == 1 and line and not re.search("[0-9]", line):  # a header
+            lower = [field.lower() for field in fields]
+            column = lower.index("quality") if "quality" in lower else MAX_LINE_BYTES
         found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(",".join(fields))
         quality = (vpdq[1] if vpdq else "") if column is None else "".join(fields[column : column + 1])
         if len(found) != 1:

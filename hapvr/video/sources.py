@@ -93,7 +93,7 @@ def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> N
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
         named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
         warnings.warn(
-            f"{where}: files that nothing can read, or that are named otherwise, are left out: {named}", stacklevel=3
+            f"{where}: files that nothing can read, or that are named otherwise, are left out: {named}", stacklevel=2
         )
 
 
