@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -79,6 +80,7 @@ def read_user_table(path: Path) -> pl.DataFrame:
 
 def _read_user_table(path: Path) -> pl.DataFrame:
     """Runs in a process with limits."""
+    os.environ["POLARS_MAX_THREADS"] = "1"  # each thread takes address space, and where that ends Polars panics
     import polars as pl
     import polars.selectors as cs
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
@@ -45,7 +46,7 @@ def call_limited(function: Callable[[Path], Result], path: Path, *, memory_bytes
     with open_pool(workers=1, limits={resource.RLIMIT_AS: memory_bytes}, prepare=_mute) as pool:
         try:
             return pool.schedule(function, args=(path,), timeout=timeout_s).result()
-        except (ProcessExpired, TimeoutError, MemoryError) as error:
+        except (ProcessExpired, TimeoutError, MemoryError, PicklingError) as error:  # Rust panics cannot be pickled
             said = f"it takes more than {memory_bytes} bytes of memory or {timeout_s:g} s, or ends its process"
             raise ValueError(said) from error
 

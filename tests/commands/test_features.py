@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from hapvr.benchmark.definition import load_definition
@@ -21,7 +22,8 @@ def hdf5_file(tmp_path: Path) -> Path:
     path = tmp_path / "fivr.hdf5"
     with h5py.File(path, "w") as file:
         for video in dict.fromkeys([query, *positives.to_list()[1:]]):
-            file[video] = rng.standard_normal((5, 9, 32)).astype("float32")
+            regions = rng.standard_normal((5, 9, 32))
+            file[video] = (regions / np.linalg.norm(regions, axis=-1, keepdims=True)).astype("float32")
     return path
 
 
