@@ -26,7 +26,7 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
-_THREADS: dict[str, Any] = {}
+_THREADS: dict[str, Any] = {}  # name in an object store -> lock
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
 

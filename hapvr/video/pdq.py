@@ -69,7 +69,7 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
         fields = [field.strip(' "') for field in next(csv.reader([line.replace("\r", " ")], skipinitialspace=True), [])]
         if number == 1 and line and not re.search("[0-9]", line):  # a header
             lower = [field.lower() for field in fields]
-            column = lower.index("quality") if "quality" in lower else MAX_LINE_BYTES
+            column = lower.index("quality") if "quality" in lower else MAX_LINE_BYTES  # no line has so many
         found, vpdq = [field for field in fields if _HASH.fullmatch(field)], _VPDQ.fullmatch(",".join(fields))
         quality = (vpdq[1] if vpdq else "") if column is None else "".join(fields[column : column + 1])
         if len(found) != 1:

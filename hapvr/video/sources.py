@@ -78,7 +78,7 @@ def is_picture(path: Path) -> bool:
 
 
 def query_files(folder: Path) -> list[Path]:
-    """Videos and pictures below a folder, sorted; what may be one is named in a warning. Raises DataError as `files_below` does."""
+    """Videos and pictures below a folder, sorted; a warning counts other files. Raises DataError as `files_below` does."""
     found = files_below(folder)
     used = [one for one in found if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES]
     _name_others(str(folder), {*found} - {*used}, ("video", "image"))
@@ -86,15 +86,13 @@ def query_files(folder: Path) -> list[Path]:
 
 
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
-    """Warn of files whose suffix is of these kinds, or says nothing."""
+    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may have been meant, the unknown ones beside."""
     others = (
         one for one in files if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
     )
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
         named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
-        warnings.warn(
-            f"{where}: files that nothing can read, or that are named otherwise, are left out: {named}", stacklevel=2
-        )
+        warnings.warn(f"{where}: files are left out: {named}; only known suffixes are read", stacklevel=2)
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
