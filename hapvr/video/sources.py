@@ -86,7 +86,7 @@ def query_files(folder: Path) -> list[Path]:
 
 
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
-    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may have been meant, the unknown ones beside."""
+    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may be meant, beside unknown ones."""
     others = (
         one for one in files if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
     )
