@@ -115,9 +115,8 @@ def shards_of(project: Project, step: Step) -> list[str]:
 def outdated(project: Project) -> dict[str, dict[str, str]]:
     """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
 
-    The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while
-    one before it is. Steps that the configuration does not use ask for nothing.
-    """
+    The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while one
+    before it is. Steps that the configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
     found: dict[str, dict[str, str]] = {}

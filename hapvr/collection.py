@@ -30,6 +30,7 @@ from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import inspected_videos
+from hapvr.video.settings import PARTS
 from hapvr.video.sources import scan_folder
 
 FOLDERS_FILE = "folders.yaml"
@@ -41,8 +42,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
 
     Raises ArgumentError for a path that is no folder, for one inside the data root or around it, for one that a configuration
     cannot name or that COLLECTION_FILE leaves out, and where `root` is a configuration file; ConfigError for damaged files;
-    DataError for a folder without videos.
-    """
+    DataError for a folder without videos."""
     root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that point at each other in a circle
     if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
         raise ArgumentError(
@@ -81,8 +81,9 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 moved["path"] = str(folder)
                 continue
             base = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
-            names, taken = chain([base], (f"{base}-{number}" for number in count(2))), [one["name"] for one in sources]
-            name = next(name for name in names if name not in taken)
+            names, taken = chain([base], (f"{base}-{number}" for number in count(2))), {one["name"] for one in sources}
+            taken = {f"{one}{part}" for one in taken for part in PARTS}
+            name = next(name for name in names if taken.isdisjoint(f"{name}{part}" for part in PARTS))
             sources.append({"kind": "folder", "name": name, "path": str(folder)})
         if not sources:
             raise ArgumentError("index add: wanted a folder of videos")
@@ -102,8 +103,7 @@ def update_collection(
     calibrated, so that nobody has looked for them.
 
     The model is the project's champion, at first the untrained baseline; where torch or MLflow is not installed, the baseline
-    in its folder. bar: shows the progress of what it is given the name of.
-    """
+    in its folder. bar: shows the progress of what it is given the name of."""
 
     def run(name: str, **options: Any) -> Any:
         made, step = None, CHAIN[name]
@@ -112,8 +112,9 @@ def update_collection(
                 made = step.run(project, key, progress=progress, **options)
         return made
 
-    for name in ("video_manifest", "videos", "frames"):
-        run(name)
+    run("video_manifest")
+    run("videos", retry_failed=True)
+    run("frames", retry_failed=True)
     keys = collection_keys(project.root, shard_keys(project.root))
     videos = [row for key in keys for row in project.shard("frames", key).rows()]
     if not any(row["status"] == STATUS_OK for row in videos):

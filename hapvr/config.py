@@ -18,7 +18,7 @@ from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
 from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
-from hapvr.video.settings import DownloadConfig, SamplingConfig, Source, SourceName
+from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
 
 class OptimizerConfig(Settings):
@@ -173,6 +173,14 @@ class Config(Settings):
         """Remember which values came from environment variables: path -> the text in the file, e.g. "${TOKEN}"."""
         self._variables.update(variables)
 
+    def training_identity(self) -> dict[str, Any]:
+        """What, with the data, determines the weights of a training."""
+        sections = {"views": self.views, "pseudo_labels": self.pseudo_labels}
+        return {
+            "train": self.train.identity_fields(),
+            **{name: one.model_dump(mode="json") for name, one in sections.items()},
+        }
+
     def stored(self) -> dict[str, Any]:
         """As it may be written down: JSON values, with the names of environment variables in place of what they hold."""
         values = self.model_dump(mode="json")
@@ -195,10 +203,11 @@ class Config(Settings):
         if self.features.pooled and self.backbone.descriptor != "regions":
             descriptor = f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled to false"
             yield f"features.pooled is made from the nine regions of a frame, and {descriptor}"
-        lists = {"source": [one.name for one in self.sources], "watch.lists:": [one.name for one in self.watch.lists]}
+        sources = [f"{one.name}{part}" for one in self.sources for part in PARTS]
+        lists = {"source": sources, "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
             if repeated := sorted({name for name in names if names.count(name) > 1}):
-                yield f"{what} names must differ, repeated: {', '.join(repeated)}"
+                yield f"{what} names must differ, repeated: {min(repeated)}"
         if needs_extras(network) and not self.features.pooled:
             yield "features.pooled: set it to true; train.network.distractor_discrimination reads pooled vectors"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:

@@ -49,9 +49,8 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     A file may name others to start from, the last one over the first: `extends: ../paper.yaml`, or a list of paths relative to
     its own folder. `${NAME}` in a value stands for an environment variable.
 
-    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}.
-    Raises ConfigError naming the file, the key, the value and what is allowed.
-    """
+    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}. Raises ConfigError naming the file,
+    the key, the value and what is allowed."""
     data = _read_extended(path, [])
     # A family comes first, because it drops the settings of another one.
     for key, value in sorted((overrides or {}).items(), key=lambda item: item[0] != "train.network.family"):

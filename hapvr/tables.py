@@ -70,10 +70,8 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def read_user_table(path: Path) -> pl.DataFrame:
-    """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a process with limits.
-
-    Raises one of TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV.
-    """
+    """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a process with limits. Raises one of
+    TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV."""
     require_regular(path, max_bytes=MAX_USER_BYTES)
     return call_limited(_read_user_table, path, memory_bytes=USER_MEMORY_BYTES, timeout_s=USER_TIMEOUT_S)
 

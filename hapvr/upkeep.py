@@ -50,11 +50,8 @@ from hapvr.train import run_folder
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of one thing that is stored.
-
-    kind: of `KINDS`; key: of the shard, the run or the like, "" where there is only one. message: the problem and what to do
-    about it; "" if there is none.
-    """
+    """What was found of one thing that is stored. kind: of `KINDS`; key: of the shard, the run or the like, "" where there is
+    only one. message: the problem and what to do about it; "" if there is none."""
 
     kind: str
     key: str
@@ -76,10 +73,8 @@ class Kind:
 def verify_root(
     root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
 ) -> list[FileCheck]:
-    """Read what the chain wrote below a data root and compare it with what was recorded of it.
-
-    kinds: of KINDS; None for all. Raises DataError where there is nothing to check.
-    """
+    """Read what the chain wrote below a data root and compare it with what was recorded of it. kinds: of KINDS; None for all.
+    Raises DataError where there is nothing to check."""
     chosen = KINDS if kinds is None else kinds
     places = [(name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)]
     if not places:

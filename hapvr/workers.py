@@ -24,10 +24,9 @@ def open_pool(
 ) -> Iterator[ProcessPool]:
     """Worker processes with limits, which end with this block and with this process; they start when work comes.
 
-    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each
-    worker. Workers do not import the program's main module: a script that decodes videos needs no `__main__` guard, and
-    a program that loads networks does not load them in each worker.
-    """
+    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each worker.
+    Workers do not import the program's main module: a script that decodes videos needs no `__main__` guard, and a program that
+    loads networks does not load them in each worker."""
     with ProcessPool(
         max_workers=workers,
         initializer=_prepare_worker,

@@ -180,8 +180,8 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     if offer != before:
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        # sources may come back to an earlier state, and Dagster takes a key once
-        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}")
+        # sources may come back to an earlier state, what failed is tried again each hour, and Dagster takes a key once
+        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}")
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")

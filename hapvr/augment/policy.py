@@ -43,8 +43,7 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
     A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has a temporal augmentation, a strong
     crop and flip, RandAugment on the clip, overlays and blur on frames; it is without its donor, see `video_in_video`.
 
-    frames: [N, 3, H, W] uint8, the video's sampled frames.
-    """
+    frames: [N, 3, H, W] uint8, the video's sampled frames."""
     seed, video_id, num_frames = config.seed, plan.video_id, config.num_frames
     of_window = numpy_rng(seed, video_id, "window", plan.window)
     window = draw_window(len(frames), num_frames=num_frames, rng=of_window, part=plan.window_part)

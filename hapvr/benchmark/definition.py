@@ -100,11 +100,10 @@ class BenchmarkDefinition:
     """Queries, database and labelled pairs of one benchmark. The constructor checks them.
 
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
-    exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id.
-    videos: for a benchmark with files, columns video_id, path (relative to `folder`), role, group, edit; else None.
-    segments: SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does; None: not known.
-    Raises DataError where ids repeat, a label or segment names an unknown video, or a segment does not end after it begins.
-    """
+    exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id. videos: for a benchmark
+    with files, columns video_id, path (relative to `folder`), role, group, edit; else None. segments: SEGMENT_SCHEMA, every
+    stretch of a query that a database video shows, and when it does; None: not known. Raises DataError where ids repeat, a
+    label or segment names an unknown video, or a segment does not end after it begins."""
 
     name: str
     queries: tuple[str, ...]
@@ -183,10 +182,9 @@ def write_clips(
 ) -> BenchmarkDefinition:
     """Writes a `clips` definition next to the files that are already under folder/videos, and returns it.
 
-    videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other
-    video, label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises
-    DataError for repeated files, and labels or segments of other files.
-    """
+    videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other video,
+    label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises DataError for
+    repeated files, and labels or segments of other files."""
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
     pairs, stretches = (
         [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table] for table in (labels, segments)

@@ -59,9 +59,8 @@ def read_hdf5_features(
 
     A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and with a reason, if it has no frames
     (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape per frame
-    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large).
-    Of the last two no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file.
-    """
+    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large). Of
+    the last two no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file."""
     with _open(path) as file:
         for video_id in video_ids:
             features = None

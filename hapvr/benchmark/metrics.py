@@ -18,9 +18,8 @@ Bools = NDArray[np.bool_]
 def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, Ints]:
     """Ranks, by row order and worst of ties, of the items at `positions` of a sorted ranking.
 
-    positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that do not take part in
-    the ranking, ascending and none of `positions`.
-    """
+    positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that do not take part in the
+    ranking, ascending and none of `positions`."""
     worst = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
     return positions + 1 - np.searchsorted(skipped, positions), worst - np.searchsorted(skipped, worst)
 
@@ -28,11 +27,10 @@ def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, 
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:
     """Average precision of one ranking, in [0, 1].
 
-    ranks: ranks of the relevant items that were ranked, ascending (see `ranks_at`). num_relevant: P >= 1, all relevant items, ranked or
-    not; those not ranked are misses. kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1) / 2 with p0 = n /
-    rank (1 at rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several relevant items share, all
-    of them: with the worst ranks of ties this is scikit-learn's average_precision_score.
-    """
+    ranks: ranks of the relevant items that were ranked, ascending (see `ranks_at`). num_relevant: P >= 1, all relevant items,
+    ranked or not; those not ranked are misses. kind: "step" is (1/P) sum_i i / r_i. "trapezoid" is EVVE's, (1/P) sum (p0 + p1)
+    / 2 with p0 = n / rank (1 at rank 0), p1 = (n + 1) / (rank + 1), ranks from 0. "tie_grouped" counts, at a rank that several
+    relevant items share, all of them: with the worst ranks of ties this is scikit-learn's average_precision_score."""
     hits = np.arange(1, len(ranks) + 1)
     if kind == "step":
         precision = hits / ranks
@@ -70,10 +68,9 @@ def bootstrap_micro_ap(
 ) -> Floats:
     """Micro-AP [B] when whole queries are drawn again, tied scores grouped.
 
-    ranked: per query its similarities in descending order and which are relevant. num_relevant: [Q].
-    weights: [B, Q]. The precision at a threshold is a weighted sum over queries of hits and of items above it,
-    so all samples follow from two matrix products per block of thresholds.
-    """
+    ranked: per query its similarities in descending order and which are relevant. num_relevant: [Q]. weights: [B, Q]. The
+    precision at a threshold is a weighted sum over queries of hits and of items above it, so all samples follow from two matrix
+    products per block of thresholds."""
     ascending = [similarity[::-1] for similarity, _ in ranked]
     hits_ascending = [similarity[relevant][::-1] for similarity, relevant in ranked]
     owner = np.repeat(np.arange(len(ranked)), [len(hits) for hits in hits_ascending])

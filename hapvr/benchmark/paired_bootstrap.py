@@ -19,9 +19,8 @@ BOOTSTRAP_SAMPLES = 2000
 class Difference:
     """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1].
 
-    samples: of the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence.
-    better, worse: share of resamples in which the challenger is strictly above or below.
-    """
+    samples: of the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence. better, worse:
+    share of resamples in which the challenger is strictly above or below."""
 
     def __init__(self, name: str, champion: float, challenger: float, samples: Floats, *, confidence: float) -> None:
         self.name, self.champion, self.challenger, self.samples = name, champion, challenger, samples

@@ -82,11 +82,10 @@ def evaluate(
 ) -> EvaluationResult:
     """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity; higher is closer).
 
-    available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which positives leave the
-    ground truth. None means the ids that occur in the scores. bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from
-    `seed`. Raises DataError for unusable scores. A score that is not finite is an error under "official". Otherwise it counts as a miss
-    if the pair is relevant, and as ranked first if not, so it can never raise a score.
-    """
+    available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which positives
+    leave the ground truth. None means the ids that occur in the scores. bootstrap_samples: > 0 adds 95 % intervals over
+    queries, drawn from `seed`. Raises DataError for unusable scores. A score that is not finite is an error under "official".
+    Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never raise a score."""
     ranking = Ranking(definition, read_pairs(definition, similarities), policy=policy, available=available)
     if policy == "official" and ranking.invalid.any():
         raise DataError(

@@ -21,10 +21,9 @@ COLUMNS = ["query_id", "reference_id", "similarity"]
 def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> pl.DataFrame:
     """Scored pairs whose videos belong to the definition, in file order.
 
-    similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for
-    a score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a
-    similarity column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition.
-    """
+    similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for a
+    score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a similarity
+    column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition."""
     what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
     try:
         table = similarities if isinstance(similarities, pl.DataFrame) else read_user_table(Path(similarities))
@@ -170,9 +169,8 @@ class Ranking:
 class Judgement:
     """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
 
-    candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
-    num_relevant: int64 [Q], the ground truth under the policy. counted: bool [Q], queries that enter the mean.
-    """
+    candidate, relevant: bool [M], rows that are ranked, and those of them that are hits. num_relevant: int64 [Q], the ground
+    truth under the policy. counted: bool [Q], queries that enter the mean."""
 
     def __init__(self, definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> None:
         ranked = ranked_pairs(definition, task)

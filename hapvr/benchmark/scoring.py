@@ -30,10 +30,9 @@ SCHEMA = pa.schema({"query_id": pa.string(), "reference_id": pa.string(), "simil
 def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame) -> pl.DataFrame:
     """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5).
 
-    A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries; its
-    similarity to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP.
-    similarities, background: as `score_benchmark` writes them.
-    """
+    A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries; its similarity
+    to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP. similarities, background:
+    as `score_benchmark` writes them."""
     levels = background.group_by("query_id").agg(level=pl.col("similarity").max())
     joined = similarities.join(levels, on="query_id", how="left", maintain_order="left")
     return joined.select("query_id", "reference_id", pl.col("similarity") - pl.col("level"))

@@ -13,7 +13,6 @@ from typer import Argument, Option
 
 from hapvr.commands.terminal import Verbs, default_collection, open_project, progress_bar, require_outside, show
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import require_regular
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def expand(names: list[str]) -> list[str]:
     Raises DataError naming the first file that does not exist, and a folder or list without videos: people see a typing
     mistake before a model is loaded.
     """
-    from hapvr.video.sources import query_files
+    from hapvr.video.sources import query_files, read_lines
 
     found: list[str] = []
     for name in names:
@@ -116,9 +115,7 @@ def expand(names: list[str]) -> list[str]:
             if "://" not in name and os.path.isdir(name):  # "" is no folder, while Path("") is the current one
                 inside = [str(one) for one in query_files(path)]
             elif "://" not in name and os.stat(name) and path.suffix.lower() == ".txt":
-                require_regular(path)
-                lines = (line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
-                inside = [line for line in lines if line and not line.startswith("#")]
+                inside = read_lines(path, folder=Path())
         except (OSError, ValueError) as error:
             raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:

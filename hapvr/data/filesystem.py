@@ -2,11 +2,11 @@
 
 import hashlib
 import json
+import os
 import posixpath
 import resource
 import shutil
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,6 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
-_THREADS: dict[str, Any] = {}  # name in an object store -> lock
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
 
@@ -109,9 +108,8 @@ class DataRoot:
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
         """A file that appears under its name only when the block ends well; a failed block leaves what was there before.
 
-        invalidates: a file that describes the old content; it is removed right before the new content appears. Raises
-        DataError where the root cannot be written or is full.
-        """
+        invalidates: a file that describes the old content; it is removed right before the new content appears. Raises DataError
+        where the root cannot be written or is full."""
         target = self.path(name)
         hint = "Free space or correct the permissions and run again; what was finished before is kept"
         with self._naming(f"cannot write {name}", hint=hint):
@@ -133,14 +131,13 @@ class DataRoot:
     def lock(self, name: str) -> Iterator[None]:
         """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
 
-        A process that dies lets go. On an object store only threads of this process wait: two writers of equal content end in the
-        same bytes, because an object appears whole, and the index of a shard comes after its data.
-        """
+        A process that dies lets go. Of an object store, other machines do not wait: two writers of equal content end in the
+        same bytes, because an object appears whole, and the index of a shard comes after its data."""
         if self.local is None:
-            with _THREADS.setdefault(f"{self.url}/{name}", threading.RLock()):
-                yield
-            return
-        path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
+            place = hashlib.sha256(f"{os.getuid()} {self.url}/{name}".encode()).hexdigest()
+            path = Path(tempfile.gettempdir()) / f"hapvr-{place[:32]}.lock"
+        else:
+            path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
         with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)

@@ -73,11 +73,10 @@ def build_shard(
 ) -> StageResult:
     """Make one shard, unless it is finished.
 
-    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made, and yields the
-    entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last. reuse: whether a row of an
-    earlier run with the same settings still holds; it gets the row and that run's provenance. retry: make the videos that `reuse`
-    refuses although the shard is finished. Raises DataError where the shard cannot be written.
-    """
+    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made, and
+    yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last. reuse:
+    whether a row of an earlier run with the same settings still holds; it gets the row and that run's provenance. retry: make
+    the videos that `reuse` refuses although the shard is finished. Raises DataError where the shard cannot be written."""
     shard, provenance = recipe.shard, recipe.provenance
     with shard.lock():
         finished = shard.is_finished(provenance)
@@ -118,9 +117,8 @@ def build_shards(
 ) -> list[StageResult]:
     """Make those of several shards that are unfinished, in one pass over their videos.
 
-    make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as
-    for `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`.
-    """
+    make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as for
+    `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`."""
     with ExitStack() as locks:
         for shard in sorted((recipe.shard for recipe in recipes), key=lambda shard: shard.index_name):
             locks.enter_context(shard.lock())

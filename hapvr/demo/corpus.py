@@ -262,9 +262,8 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
     """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
 
-    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where
-    a side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number.
-    """
+    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where a
+    side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number."""
     pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]
     padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
     with (

@@ -119,9 +119,8 @@ class Edit:
     def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
         """The edited video, a new array [N' >= 1, H'', W'', 3]; its timeline is `rows` of an equal generator.
 
-        frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos; in
-        others, frames that show nothing are black. fps: of both.
-        """
+        frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos; in others,
+        frames that show nothing are black. fps: of both."""
         if self.whole is not None:
             return self.whole(frames, donor, fps, rng)
         rows = self.rows(len(frames), len(donor), fps, rng)

@@ -14,6 +14,7 @@ from hapvr.provenance import Provenance
 STAGE = "whitening"
 WEIGHTS_NAME = "whitening/whitening.safetensors"
 PROVENANCE_NAME = "whitening/whitening.json"
+RESTORE = "restore it from a copy, or remove whitening/ to begin anew"
 HINT = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"
 Floats = NDArray[np.float32]
 
@@ -111,10 +112,8 @@ def whitening_provenance(root: DataRoot) -> Provenance | None:
     where it is lost, since with another whitening all features would be made again."""
     if not root.exists(PROVENANCE_NAME):
         if root.exists(WEIGHTS_NAME):
-            raise DataError(
-                f"whitening: {PROVENANCE_NAME} is lost; restore it from a copy, or remove whitening/ to begin anew"
-            )
+            raise DataError(f"whitening: {PROVENANCE_NAME} is lost; {RESTORE}")
         return None
-    data = root.read_json(PROVENANCE_NAME)
-    with root.corruption_errors(PROVENANCE_NAME, hint=HINT):
+    data = root.read_json(PROVENANCE_NAME, hint=RESTORE)
+    with root.corruption_errors(PROVENANCE_NAME, hint=RESTORE):
         return Provenance.from_json(data["provenance"])

@@ -206,6 +206,6 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
                 download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(part))
             except Exception as error:  # of the client of whatever store it names, and with its login
                 where = f"{without_login(place)} ({type(error).__name__})"
-                raise DataError(f"model: {version} cannot be fetched from {where}; try again") from error
+                raise RegistryError(f"model: {version} cannot be fetched from {where}; try again") from error
             part.rename(folder)
     return folder

@@ -47,13 +47,15 @@ class Tracker:
         """The id of the run with this key, which is made if necessary: a retried or resumed training continues its own."""
         found = self.client.search_runs([self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1)
         if found:
-            run_id = str(found[0].info.run_id)
+            run, run_id = found[0], str(found[0].info.run_id)
             self.client.update_run(run_id, status="RUNNING")
         else:
             origin = resolve_tags()  # for "Created by" and "Source" on its page
             own = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
             own |= {MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name, RUN_KEY_TAG: key}
-            run_id = str(self.client.create_run(self.experiment_id, run_name=name, tags=own).info.run_id)
+            run = self.client.create_run(self.experiment_id, run_name=name, tags=own)
+            run_id = str(run.info.run_id)
+        if not run.data.params:  # a kill may have come between
             self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])
         self.tag(run_id, tags)
         return run_id

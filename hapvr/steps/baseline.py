@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from safetensors.numpy import save_file
 
 from hapvr.errors import FULL_HINT, DataError, MissingPartError
+from hapvr.files import digest_of
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.extract import open_backbone
 from hapvr.networks.packaged import OPSET, PackagedBackbone, packaged_origin
-from hapvr.networks.whitening import load_whitening
+from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import CARD_FILE, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
@@ -83,18 +84,25 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
             )
         videos, whitening = training_videos(project), load_whitening(project.root)
         used = min(MAX_VIDEOS, len(videos))
-        if tags.get(WHITENING_TAG) == whitening.sha256 and int(tags[VIDEOS_TAG]) * 2 > used and SINCE_TAG in tags:
+        made_for = _features_digest(project, whitening)
+        if tags.get(WHITENING_TAG) == made_for and int(tags[VIDEOS_TAG]) * 2 > used and SINCE_TAG in tags:
             return
-        backbone, key = load_backbone(project.config.backbone), f"{KEY}-{whitening.sha256[:8]}-{len(videos)}"
+        backbone, key = load_backbone(project.config.backbone), f"{KEY}-{made_for[:8]}-{len(videos)}"
         run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")
         save_network(SimilarityNetwork(SETTINGS, dims=whitening.dims).eval(), run.network_folder, metadata={})
         onnx = export_onnx(project, run, backbone=backbone)
         bundle = _complete(project, run.folder, backbone, videos, onnx, progress)
-        tags = {WEIGHTS_TAG: backbone.identity.source, WHITENING_TAG: whitening.sha256, VIDEOS_TAG: str(used)}
+        tags = {WEIGHTS_TAG: backbone.identity.source, WHITENING_TAG: made_for, VIDEOS_TAG: str(used)}
         tags[WARNING_TAG] = WARNING
         run_name = f"{project.config.name}-{KEY}"
         version = register_bundle(tracker, name, bundle, key=key, run_name=run_name, params={}, tags=tags)
         promote(tracker.client, name, version, how="baseline", reason="untrained; nothing better was trained yet")
+
+
+def _features_digest(project: Project, whitening: Whitening) -> str:
+    """Of what the features come from: an imported whitening stays while the rest changes."""
+    config = project.config
+    return digest_of([whitening.sha256, config.backbone.model_dump(mode="json"), config.sampling.identity_fields()])
 
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:
@@ -109,7 +117,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
         )
     with root.lock("baseline"):
         whitening, videos = load_whitening(root), training_videos(project)
-        models, begins = root.local_path("models"), f"{KEY}-{whitening.sha256[:8]}-"
+        models, begins = root.local_path("models"), f"{KEY}-{_features_digest(project, whitening)[:8]}-"
         known = [int(name.removeprefix(begins)) for name in root.list_folders("models") if name.startswith(begins)]
         made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=0)
         if made * 2 > min(MAX_VIDEOS, len(videos)):

@@ -6,7 +6,6 @@ duplicate_groups/groups.parquet          groups of copies over all pairs (asset 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, product
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
@@ -34,7 +34,7 @@ PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
 )
-PAIRS_VERSION = 3
+PAIRS_VERSION = 4
 """Changes with what is said of a pair."""
 KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""
@@ -183,12 +183,13 @@ def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[Dupl
     copies |= {pair.second: pair.second_sha256 for pair in pairs if pair.kind == "copy"}
     new = sorted((shard_of[one], one, sha256) for one, sha256 in copies.items() if sha256 not in measured)
     for key, videos in groupby(new, key=lambda one: one[0]):
-        with suppress(DataError):  # imported features have no frames
-            frames = open_frames(project, key)
-            for _, video_id, sha256 in videos:
-                jpegs = frames.read(video_id).jpegs
-                values = (sha256, *content_area(jpegs), noise_level(jpegs))
-                measured[sha256] = dict(zip(PICTURES_SCHEMA.names, values, strict=True))
+        if not project.root.exists(project.shard(FRAMES_STAGE, key).index_name):
+            continue  # imported features have no frames
+        frames = open_frames(project, key)
+        for _, video_id, sha256 in videos:
+            jpegs = frames.read(video_id).jpegs
+            values = (sha256, *content_area(jpegs), noise_level(jpegs))
+            measured[sha256] = dict(zip(PICTURES_SCHEMA.names, values, strict=True))
     if new:
         rows = [measured[sha256] for sha256 in sorted(measured)]
         write_rows(project.root, PICTURES_PLACE, pa.Table.from_pylist(rows, schema=PICTURES_SCHEMA))
@@ -207,9 +208,11 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
     videos, metadata = searcher.collection, searcher.collection.metadata
     embedded = searcher.scorer.embed(videos.whole(query))
     try:
-        candidates, _ = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
+        candidates, lost = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
     except VideoError:
         return
+    if lost:
+        raise DataError(f"{next(iter(lost.values()))}; no pairs of the shard of {query} were stored")
     sampling = searcher.scorer.sampling
     seconds = embedded.clock.length_s(sampling.fps, sampling.max_frames)
     for found in candidates:

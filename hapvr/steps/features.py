@@ -74,9 +74,8 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             "sampling": config.sampling.identity_fields(),
         }
         inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
-        found, stored = None, None
+        found, stored = whitening_provenance(root), None
         with suppress(DamagedError):  # it is fitted again
-            found = whitening_provenance(root)
             stored = None if found is None else load_whitening(root)
         if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
             return WhiteningResult(stored or load_whitening(root), found, done=False)

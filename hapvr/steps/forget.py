@@ -32,11 +32,12 @@ from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME
-from hapvr.steps.sources import CORPUS_FOLDER, PARTS, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
+from hapvr.video.settings import PARTS
 from hapvr.video.sources import is_remote, path_of_text
 
 SHARD_STAGES = (VIDEOS_STAGE, frames.STAGE, features.STAGE, VIEWS_STAGE, LABELS_STAGE)

@@ -56,6 +56,8 @@ def fit_on_edits(
     alike in this collection; why not, where there are too few. Also the calibration of similarities, for pairs of files.
 
     shard_of: by video id."""
+    if not shard_of:
+        return "no video of the training split has features", None
     engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys(shard_of.values())))
     ids = sorted(engine.collection.shard_of)
     order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]

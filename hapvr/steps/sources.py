@@ -23,7 +23,7 @@ from hapvr.files import digest_of, file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.settings import NamedSource, OwnVideosSource, Source
+from hapvr.video.settings import PARTS, NamedSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
@@ -38,8 +38,6 @@ from hapvr.video.sources import (
 CORPUS_FOLDER = "corpus"
 LOCAL: tuple[Literal["folder"], Literal["own_videos"]] = ("folder", "own_videos")
 """Kinds of sources whose files are the user's."""
-PARTS = ("", "-train", "-held-out")
-"""What the names of a source's videos may have behind the name in the configuration."""
 TICK_PLACE = "watch/tick.json"
 """When the automation looked at the sources last."""
 
@@ -51,7 +49,10 @@ def resolve_sources(
     Raises DataError, ConfigError."""
     for source in project.config.sources:
         if source.kind in LOCAL and is_away(project, source.name):
-            text = f"source {source.name}: none of its files is there; its videos stay as they are until their drive is back"
+            text = (
+                f"source {source.name}: none of its files is there; its videos stay as they are, and new ones are left out, until "
+                f"their drive is back. If they are gone for good: `hapvr forget --offline {source.name}`"
+            )
             warnings.warn(text, stacklevel=2)
         elif source.kind == "folder":
             yield source.name, source.split, scan_folder(project.path(source.path), source=source.name)
@@ -279,6 +280,9 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 )
                 warnings.warn(said, stacklevel=2)
             for entry in remembered:
+                if entry.uri not in known_uris and is_remote(entry.uri) and entry.video_id in uris:
+                    said = f"{entry.video_id} stands for {uris[entry.video_id]} and stays so; give its new address another id"
+                    warnings.warn(f"source {source}: {said}", stacklevel=2)
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
                     video_id = next(name for name in names if name not in known_ids)

@@ -35,7 +35,7 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 STAGES_READ = {"cached_views": (features.VIEWS_STAGE, features.LABELS_STAGE), "online": (frames.STAGE,)}
 """What each `train.source` reads."""
-TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
+TRAINED_WITH = ("sampling", "backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -86,8 +86,11 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     # one that is repeated goes on with its shards: its record says what the network has seen
     shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
     digests = data_digests(project, shards)
-    if begun and digests != run_folder.read_record(folder)["data_digests"]:
-        raise DataError(f"training: {key} was begun with other data; use that again, or another run key")
+    if begun:
+        before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
+        before |= {"data": run_folder.read_record(folder)["data_digests"]}
+        wanted, hint = config.training_identity() | {"data": digests}, "Use those again, or give another --run"
+        require_settings(before, wanted, what=f"training: {key} has other settings or data", hint=hint)
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     # identity and precision of the networks that made the data, as the data itself says, or as an online training loads them
@@ -262,10 +265,11 @@ def pending_data(project: Project) -> PendingData:
     if project.root.exists(CURRENT_NAME):
         try:
             folder = trained_run(project).folder
-            seen, before = run_folder.read_record(folder)["shards"], load_config(folder / run_folder.CONFIG_NAME)
+            record, before = run_folder.read_record(folder), load_config(folder / run_folder.CONFIG_NAME)
             current = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
-            new = [key for key in new if key not in seen]
-        except (DamagedError, ConfigError) as error:
+            current &= record["data_digests"]["whitening"] == load_whitening(project.root).sha256
+            new = [key for key in new if key not in record["shards"]]
+        except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
     num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from hapvr.config import WatchList
 from hapvr.errors import DataError, VideoError
-from hapvr.files import digest_of, file_sha256, require_regular
+from hapvr.files import digest_of, file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
@@ -30,7 +30,7 @@ from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
-from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, text_of_path
+from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
 
 STAGE = "watch_matches"
 LISTS = "watch/lists"
@@ -103,12 +103,8 @@ def watch_queries(project: Project) -> list[WatchQuery]:
     for one in watch_lists(project):
         path = project.path(Path(one.path))
         try:
-            if path.is_dir():
-                files = query_files(path)
-            else:
-                require_regular(path)
-                lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
-                files = [path.parent / line for line in lines if line and not line.startswith("#")]
+            base = path.parent
+            files = query_files(path) if path.is_dir() else [base / line for line in read_lines(path, folder=base)]
             if not files:  # as of a drive that is away
                 raise ValueError("it has no video and no picture")
         except (OSError, ValueError, DataError) as error:

@@ -45,8 +45,7 @@ class Batch:
     where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this
     process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips. num_frames:
     int64 [B], the frames of each before it repeats itself, or None where the repetitions count too. source_ids: int64 [B, 2],
-    the videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches.
-    """
+    the videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches."""
 
     regions: Tensor
     labels: Tensor
@@ -70,8 +69,7 @@ class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
 
     dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that take
-    part. _shard_of: number of the shard of each; _num_frames: its sampled frames.
-    """
+    part. _shard_of: number of the shard of each; _num_frames: its sampled frames."""
 
     dims: int
     extras_dims: int = 0
@@ -128,12 +126,11 @@ class BatchSource(Dataset[Any]):
 class CachedViews(BatchSource):
     """Item `number` is the batch of that number: of each video a weak and a strong view.
 
-    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in
-    one batch, see `BatchSampler`, so that they are positives of each other there.
+    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in one
+    batch, see `BatchSampler`, so that they are positives of each other there.
 
     copies: see `look_alikes`. Raises DataError without training videos, with a single one, and where views and embeddings do
-    not belong together.
-    """
+    not belong together."""
 
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric, copies: Mapping[str, str]
@@ -192,9 +189,8 @@ class CachedViews(BatchSource):
 class OnlineViews(BatchSource):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
 
-    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch.
-    Raises DataError without stored frames, and with a single training video.
-    """
+    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch. Raises
+    DataError without stored frames, and with a single training video."""
 
     def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
         super().__init__(root, shard_keys, config, fabric)
@@ -266,8 +262,7 @@ class BatchSampler:
     the collection becomes the collection.
 
     groups: videos whose clips show each other, which so are mostly in one batch; every other video is a group of its own.
-    Raises DataError with fewer than two videos for each rank: there would be no negatives.
-    """
+    Raises DataError with fewer than two videos for each rank: there would be no negatives."""
 
     def __init__(
         self,
@@ -311,9 +306,8 @@ def look_alikes(
 ) -> list[list[str]]:
     """Groups joined with those that look most like them until they hold `size` videos: a batch of hard negatives.
 
-    Two groups look as alike as the two videos of them that do most. means: [D], the mean region of a video. copies: names
-    of groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other.
-    """
+    Two groups look as alike as the two videos of them that do most. means: [D], the mean region of a video. copies: names of
+    groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other."""
     joined: list[list[str]] = []
     for begin in range(0, len(groups), COMPARED_GROUPS):
         block = groups[begin : begin + COMPARED_GROUPS]

@@ -81,12 +81,7 @@ class Trainer:
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far
         self._best: dict[str, Any] = {"step": -1, "value": float("-inf"), "weights": {}}
-        self._identity = {
-            "train": settings.identity_fields(),
-            "views": config.views.model_dump(mode="json"),
-            "pseudo_labels": config.pseudo_labels.model_dump(mode="json"),
-            "data": dict(data),
-        }
+        self._identity = config.training_identity() | {"data": dict(data)}
 
     def fit(self) -> TrainingResult:
         """Train, and write the best network into the folder. Raises DataError for unusable checkpoints, and HapvrError for a loss
@@ -257,9 +252,8 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 class TrainingModule(nn.Module):
     """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
 
-    Each of several processes compares its own clips with those of all and ranks the video similarities of all; the
-    gradients that DDP then averages are those of one process with the whole batch.
-    """
+    Each of several processes compares its own clips with those of all and ranks the video similarities of all; the gradients
+    that DDP then averages are those of one process with the whole batch."""
 
     def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
         super().__init__()
@@ -290,13 +284,12 @@ class TrainingModule(nn.Module):
 def build_training(settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int) -> nn.Module:
     """What trains a network of its family: called with a batch and its number, it returns the loss [] and its terms [] by name.
 
-    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it is
-    in the checkpoint and on the device. Random draws are functions of the seed and the batch's number, never of torch's
-    global generator, so that a resumed training ends as an uninterrupted one. DDP waits for a gradient of every weight, and
-    the gradients that it averages over processes are those of one process with the whole batch.
+    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it is in
+    the checkpoint and on the device. Random draws are functions of the seed and the batch's number, never of torch's global
+    generator, so that a resumed training ends as an uninterrupted one. DDP waits for a gradient of every weight, and the
+    gradients that it averages over processes are those of one process with the whole batch.
 
-    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do not fit these.
-    """
+    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do not fit these."""
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective))
     if isinstance(network, ContextNetwork):

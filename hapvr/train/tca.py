@@ -18,13 +18,12 @@ from hapvr.train.batch import STRENGTHS, Batch
 class ContrastTraining(nn.Module):
     """Clips to the loss of their video vectors, in one process.
 
-    The anchor is the weak view of a video and the positive its strong view. Positives are the keys: with
-    `batch_negatives` they are also negatives of the other anchors, and after the comparison they enter the bank. Only
-    anchors get gradients. What shows an anchor's own video or donor is never its negative.
+    The anchor is the weak view of a video and the positive its strong view. Positives are the keys: with `batch_negatives` they
+    are also negatives of the other anchors, and after the comparison they enter the bank. Only anchors get gradients. What
+    shows an anchor's own video or donor is never its negative.
 
     num_videos: of the training. Raises ConfigError for a bank that is larger than the collection, or smaller than what a step
-    adds, and where there are no negatives at all.
-    """
+    adds, and where there are no negatives at all."""
 
     def __init__(self, network: ContextNetwork, settings: TrainConfig, *, num_videos: int, batch_videos: int) -> None:
         super().__init__()
@@ -82,14 +81,13 @@ def follow(keys: ContextNetwork, network: ContextNetwork, *, momentum: float) ->
 def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None) -> Tensor:
     """How well anchors tell their one positive from many negatives, [], the mean over anchors.
 
-    similarity: raw cosines [N, 1 + K], a row per anchor, its positive in column 0. usable: bool [N, K], negatives that
-    count; None: all. A row without negatives has a loss of 0.
+    similarity: raw cosines [N, 1 + K], a row per anchor, its positive in column 0. usable: bool [N, K], negatives that count;
+    None: all. A row without negatives has a loss of 0.
 
-    `infonce`: -log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau). `circle`
-    (Eq. 4): that of logits scale [1 + m - s]+ (s - 1 + m) of a positive and scale [s + m]+ (s - m) of a negative, which
-    weigh each similarity by how far it is from its optimum, as a constant. circle_form `released` takes all columns of
-    row 0 for positives and all columns of the other rows for negatives, as the authors' code does.
-    """
+    `infonce`: -log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau). `circle` (Eq.
+    4): that of logits scale [1 + m - s]+ (s - 1 + m) of a positive and scale [s + m]+ (s - m) of a negative, which weigh each
+    similarity by how far it is from its optimum, as a constant. circle_form `released` takes all columns of row 0 for positives
+    and all columns of the other rows for negatives, as the authors' code does."""
     if settings.loss == "infonce":
         logits = similarity / settings.temperature
     else:
@@ -107,9 +105,8 @@ def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor
 class MemoryBank(nn.Module):
     """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian noise.
 
-    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of
-    the oldest. All are buffers, so they are part of a checkpoint.
-    """
+    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of the
+    oldest. All are buffers, so they are part of a checkpoint."""
 
     vectors: Tensor
     source_ids: Tensor

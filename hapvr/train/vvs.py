@@ -25,11 +25,10 @@ MARGIN = 0.5
 class SuppressionTraining(nn.Module):
     """Clips to the four losses of VVS, in one process: normalisation, negatives and distractors are of a whole batch.
 
-    The anchor is the weak view of a video and the positive its strong view. The negative of an anchor is the clip of the
-    batch with the most similar vector that shares no video and no donor with it. The distractor frames are those of a small
-    magnitude of other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per
-    batch, and batch normalisation sees the maps of all anchors at once.
-    """
+    The anchor is the weak view of a video and the positive its strong view. The negative of an anchor is the clip of the batch
+    with the most similar vector that shares no video and no donor with it. The distractor frames are those of a small magnitude
+    of other videos in the batch, so no list of them is kept; number and places of insertions are drawn once per batch, and
+    batch normalisation sees the maps of all anchors at once."""
 
     def __init__(self, network: VvsNetwork, settings: TrainConfig) -> None:
         super().__init__()

@@ -219,11 +219,11 @@ def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) ->
     track = re.fullmatch(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))
     own = stream.duration is not None and container.format.name != "asf"  # which gives the file's
     of_picture = own or track is not None or len(container.streams) == 1
-    if stream.duration is not None and stream.time_base is not None:
-        duration_s = stream.duration * stream.time_base
-    elif "matroska" in container.format.name:  # there both are times of the end
+    if "matroska" in container.format.name:  # there all are times of the end
         hours, minutes, seconds = map(float, track.groups()) if track else (0, 0, duration_s or 0)
         duration_s = 3600 * hours + 60 * minutes + seconds - max(first.time or 0, 0)
+    elif stream.duration is not None and stream.time_base is not None:
+        duration_s = stream.duration * stream.time_base
     aspect = float(stream.sample_aspect_ratio or 1)
     mirrored = _is_mirrored(first)
     # FFmpeg has no angle for some

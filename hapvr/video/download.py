@@ -93,11 +93,10 @@ class Downloader(contextlib.ExitStack):
     ) -> DownloadResult:
         """Fetch one video into the folder, under a name made from its id. A finished file is not fetched twice.
 
-        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with growing waits,
-        each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of the configuration, for
-        the attempts alone. again: fetch it although it is finished; the old file stays until the new one stands. Raises ArgumentError
-        for a local uri, and DataError where the disk is full. No failure of the network raises.
-        """
+        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with growing
+        waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of the
+        configuration, for the attempts alone. again: fetch it although it is finished; the old file stays until the new one
+        stands. Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises."""
         if not is_remote(entry.uri):
             raise ArgumentError(
                 f"download: {entry.uri!r} is neither an http(s) URL nor youtube:<id>; it needs no download"
@@ -191,9 +190,8 @@ _may_go_local = True
 def guard_process() -> None:
     """From now on, this process starts no program but YOUTUBE_PROGRAM, and that only for YouTube's own pages.
 
-    yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program
-    were installed. Nor does it connect to the local network, unless the address that it was given lies there.
-    """
+    yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program were
+    installed. Nor does it connect to the local network, unless the address that it was given lies there."""
 
     starts = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
 

@@ -40,9 +40,8 @@ def display_size(
 ) -> tuple[int, int]:
     """Width and height of the picture a viewer sees, scaled to the wanted short side.
 
-    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside [1/8, 8] are taken
-    for errors and read as 1. rotation_deg: a multiple of 90. short_side_px: None keeps the stored resolution.
-    """
+    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside [1/8, 8] are taken for errors
+    and read as 1. rotation_deg: a multiple of 90. short_side_px: None keeps the stored resolution."""
     aspect = pixel_aspect if 1 / MAX_ASPECT <= pixel_aspect <= MAX_ASPECT else 1.0
     width, height = width_px * aspect, float(height_px)
     if rotation_deg % 180:
@@ -122,9 +121,8 @@ def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
 def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
 
-    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black
-    in every frame.
-    """
+    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black in
+    every frame."""
     brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
     first, last = _shown(brightest)
     left, right = _shown(brightest[first:last].T)

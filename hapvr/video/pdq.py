@@ -55,8 +55,7 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     """The hashes of a text or CSV file with one in each line, and the line's number, from 1, and other fields of each.
 
     Left out are empty lines, a header (a first line without a digit), lines below MIN_QUALITY by their column `quality` or as
-    vPDQ's (frame, quality, hash, timestamp), and, with a warning, others. Raises OSError, and DataError if nothing is left.
-    """
+    vPDQ's (frame, quality, hash, timestamp), and, with a warning, others. Raises OSError, and DataError if nothing is left."""
     require_regular(path)
     hashes, places, broken = list[bytes](), list[tuple[int, str]](), list[int]()
     column: int | None = None

@@ -133,13 +133,12 @@ def in_workers(
 ) -> Iterator[tuple[Item, Result | VideoError]]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item, result) in the items' order.
 
-    A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with
-    reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that
-    the function raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
+    A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is a VideoError with reason
+    timeout. If the worker dies, exceeds `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that the
+    function raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
 
-    left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is
-    timeout. `config.timeout_s` alone does not bound a call: it begins again for each item, and after its worker has started.
-    """
+    left_s: the seconds, above 0, that may still be waited for all items together; when they are over, the reason is timeout.
+    `config.timeout_s` alone does not bound a call: it begins again for each item, and after its worker has started."""
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))
     if not first:

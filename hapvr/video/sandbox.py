@@ -63,8 +63,7 @@ def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
 
     The copy has no open files but one pipe, no environment variables, and no other threads: a lock that one of them held stays
     locked, so processes with threads at work ask a worker of `hapvr.video.pool` to call this. Raises RuntimeError with the
-    reason if the function raises or the copy dies.
-    """
+    reason if the function raises or the copy dies."""
     own_pid = os.getpid()
     receiving, sending = os.pipe()
     if (pid := os.fork()) == 0:

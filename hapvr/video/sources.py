@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hapvr.errors import DataError
-from hapvr.files import PART_SUFFIX
+from hapvr.files import PART_SUFFIX, require_regular
 from hapvr.settings import first_line
 
 VIDEO_SUFFIXES = frozenset({
@@ -98,9 +98,8 @@ def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> N
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of files below root, sorted by video id; control characters and bytes that are not UTF-8 are escaped.
 
-    An id that would be too long ends in a digest of the name. So do all but one of the ids of files whose names differ
-    only in their Unicode form.
-    """
+    An id that would be too long ends in a digest of the name. So do all but one of the ids of files whose names differ only in
+    their Unicode form."""
     names = {text_of_path(path.relative_to(root)): path for path in files}
     entries: dict[str, ManifestEntry] = {}
     # of names that are equal in normal form, the one that is in this form comes first and has the plain id
@@ -116,9 +115,8 @@ def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple
 def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     """Videos of a CSV or Parquet file with a column `url`, `video_id` or both, in its order; repeated rows count once.
 
-    A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises
-    DataError naming the first wrong row.
-    """
+    A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises DataError
+    naming the first wrong row."""
     import polars as pl  # those who only ask which files are videos need none
 
     from hapvr.tables import TABLE_ERRORS, read_user_table
@@ -152,6 +150,14 @@ def is_remote(uri: str) -> bool:
 def text_of_path(path: Path) -> str:
     """The path as text that any format can store; bytes that are not UTF-8 become \\xNN."""
     return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
+
+
+def read_lines(path: Path, *, folder: Path) -> list[str]:
+    """The lines of a list of videos without blank ones and comments: what begins with # and names no file in the folder. Raises
+    OSError, ValueError."""
+    require_regular(path)
+    lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
+    return [line for line in lines if line and (line[0] != "#" or (folder / line).exists())]
 
 
 def path_of_text(text: str) -> Path:
