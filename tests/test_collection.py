@@ -101,9 +101,16 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
         add_folders(tmp_path / "root", [tmp_path / folder])
 
 
-def test_a_copied_collection_does_not_change_the_original(tmp_path: Path) -> None:
+def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone(tmp_path: Path) -> None:
     write_clip(tmp_path / "clips" / "a.mp4", seed=0, seconds=1)
-    add_folders(tmp_path / "root", [tmp_path / "clips"])
+    (tmp_path / "clips").rename(tmp_path / "clips-train")
+    add_folders(tmp_path / "root", [tmp_path / "clips-train"])
+    write_clip(tmp_path / "clips" / "a.mp4", seed=1, seconds=1)
+    added = add_folders(tmp_path / "root", [tmp_path / "clips"])
+    assert [one.name for one in added.config.sources] == [
+        "clips-train",
+        "clips-2",
+    ]  # ids of one are no parts of the other
     shutil.copytree(tmp_path / "root", tmp_path / "copy")
     with pytest.raises(HapvrError, match="correct it if the collection was copied or moved"):
         Project.open(tmp_path / "copy")

@@ -9,8 +9,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from hapvr.data.manifest import VIDEO_COLUMNS
+from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
 from hapvr.steps.evaluation import make_benchmark_scores
+from hapvr.steps.features import make_whitening
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import finish_training, prepare_training
@@ -206,6 +208,9 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     found = damaged(project)
     assert {(one.kind, one.state) for one in found} == {("features", "outdated")}
     assert len(found) == len(project.root.list_folders("features"))
+    project.root.local_path("whitening/whitening.json").write_text("{")
+    with pytest.raises(DamagedError, match="restore it from a copy"):  # another one would be of other features
+        make_whitening(project)
 
 
 def recorded_path(project: Project, key: str, path: str) -> None:

@@ -119,7 +119,8 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
         if is_absent(error):
             raise DataError(
                 f"model: {uri} is not in the registry at {shown}; `hapvr models list` shows what it has and why there "
-                "is no champion, `hapvr models promote VERSION` makes one, --tracking-uri says where another registry is"
+                "is no champion, `hapvr models promote VERSION` makes one, to which `hapvr index add` takes the index, and "
+                "--tracking-uri says where another registry is"
             ) from error
         problem = f"the registry at {shown} does not say where {uri} is ({error.error_code}); try again later"
         raise RegistryError(f"model: {problem}") from error
@@ -206,6 +207,6 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
                 download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(part))
             except Exception as error:  # of the client of whatever store it names, and with its login
                 where = f"{without_login(place)} ({type(error).__name__})"
-                raise RegistryError(f"model: {version} cannot be fetched from {where}; try again") from error
+                raise DataError(f"model: {version} cannot be fetched from {where}; try again") from error
             part.rename(folder)
     return folder

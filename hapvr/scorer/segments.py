@@ -18,7 +18,7 @@ MAX_PATHS = 32
 """Paths that are looked at, whether they are segments or not."""
 
 LEAST_SHARE = 0.4
-"""Least score of a segment against the first one's, and of its ends against its median: one edit lowers all parts alike."""
+"""Least score of a segment against the first one's, and of its ends against its upper quartile: one edit lowers all parts alike."""
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
 FRAME_PAIRS = 200
@@ -119,8 +119,8 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
             break
         weight[rows, columns] = -np.inf
         # without the weak ends, by which a path runs on into what only looks alike
-        middle = float(np.median(matrix[rows, columns]))
-        gains = np.append(0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * middle if middle > 0 else -2)))
+        usual = float(np.quantile(matrix[rows, columns], 0.75))
+        gains = np.append(0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * usual if usual > 0 else -2)))
         end = int(np.argmax(gains - np.minimum.accumulate(gains)))
         kept = slice(int(np.argmin(gains[: end + 1])), end)
         rows, columns = rows[kept], columns[kept]

@@ -72,18 +72,22 @@ def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Pat
     assert [row["precision"] for row in done.json["thresholds"]] == [0.5, 0.8, 0.9, 0.95, 0.99]
 
 
-def test_score_reads_folders_and_lists(call: Call, folder: Path, tmp_path: Path) -> None:
+def test_score_reads_folders_and_lists(
+    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The videos of a folder and those that a list names, a row per pair."""
     clips = tmp_path / "clips"
     (clips / "deeper").mkdir(parents=True)
     for name in ("a.mp4", "deeper/b.mp4"):
         (clips / name).symlink_to(folder / Path(name).name)
     (clips / "notes.md").write_text("no video")
-    (tmp_path / "list.txt").write_text(f"# two clips\n{folder / 'b.mp4'}\n\n{folder / 'copy.mp4'}\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "#1.mp4").symlink_to(folder / "a.mp4")
+    (tmp_path / "list.txt").write_text(f"# two clips\n#1.mp4\n{folder / 'b.mp4'}\n\n{folder / 'copy.mp4'}\n")
     done = call("score", clips, tmp_path / "list.txt", folder / "a.mp4", "--model", folder / "bundle", "--json")
     assert done.code == 0, done.error
     rows = done.json["pairs"]
     queries = [str(clips / name) for name in ("a.mp4", "deeper/b.mp4")]
-    references = [str(folder / name) for name in ("b.mp4", "copy.mp4", "a.mp4")]
+    references = ["#1.mp4", *(str(folder / name) for name in ("b.mp4", "copy.mp4", "a.mp4"))]
     assert [(row["query"], row["reference"]) for row in rows] == [(q, r) for q in queries for r in references]
     assert all(row["verdict"] and row["similarity"] is not None and row["warning"] and not row["error"] for row in rows)

@@ -57,6 +57,11 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     assert not make_videos(project, KEY).done
     assert site.requests == []
 
+    (tmp_path / "list.csv").write_text(f"video_id,url\n3,{site.address}/other.mp4\n")
+    with pytest.warns(
+        UserWarning, match=r"web/3 stands for http.*flaky.mp4 and stays so; give its new address another id"
+    ):
+        make_manifest(project)
     make_videos(project, KEY, retry_failed=True)
     assert {path for path, _ in site.requests} == {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
     assert statuses(project) == [

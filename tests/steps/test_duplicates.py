@@ -109,12 +109,20 @@ def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathF
     return changed
 
 
-def test_only_what_is_new_is_looked_through(grown: Project) -> None:
-    """A new shard alone is searched, and finds the older videos."""
+def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> None:
+    """A new shard alone is searched, and finds the older videos; where one of them cannot be read, nothing is stored."""
     found = kinds(grown)
     assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
     assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
+    project = copied(grown.folder, tmp_path, **MINIMUM)
+    searcher = Searcher.open(project)
+    new, old = (searcher.collection.shard_of[f"in/{name}.mp4"] for name in ("z new excerpt", "short"))
+    project.root.delete(rows_place(PAIRS_STAGE, new))
+    project.root.local_path(f"features/{old}/data.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="no pairs of the shard"):
+        make_duplicate_pairs(project, searcher, new)
+    assert not project.root.exists(rows_place(PAIRS_STAGE, new))
 
 
 def test_a_file_of_other_bytes_keeps_its_pairs(grown: Project, searchable: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hapvr.data.features import STAGE
 from hapvr.errors import DataError
+from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import snapshot_sources
 from hapvr.steps.training import pending_data, prepare_training
@@ -35,7 +36,16 @@ def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
     assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
-    assert not pending_data(replace(project, config=with_train(project, seed=5))).is_empty
+    seeded = replace(project, config=with_train(project, seed=5))
+    assert not pending_data(seeded).is_empty
+    (run.folder / "result.json").write_text("{}")
+    with pytest.raises(DataError, match=r"seen has other settings or data: settings train\.seed"):
+        prepare_training(seeded, run.key, tags={})
+    provenance, own = whitening_provenance(project.root), load_whitening(project.root)
+    assert provenance is not None
+    save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
+    assert not pending_data(project).is_empty
+    save_whitening(project.root, own, provenance)
     project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
     assert pending_data(project).shards == before.shards[:1]
     project.root.local_path(f"models/{run.key}/run.json").write_text("")
