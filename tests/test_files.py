@@ -34,16 +34,11 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / name
     readers: list[tuple[Callable[[Path], object], type[Exception]]] = [
-        (file_sha256, OSError),
-        (lambda path: read_json_as(path, Keyed, hint="make it again"), DamagedError),
-        (lambda path: read_json_lines(path, STEPS), OSError),
-        (read_frame, OSError),
-        (read_user_table, OSError),
-        (load_config, ConfigError),
-        (survey_hdf5, DamagedError),
-        (read_tokens, ConfigError),
+        (file_sha256, OSError), (lambda path: read_json_as(path, Keyed, hint="make it again"), DamagedError),
+        (lambda path: read_json_lines(path, STEPS), OSError), (read_frame, OSError), (read_user_table, OSError),
+        (load_config, ConfigError), (survey_hdf5, DamagedError), (read_tokens, ConfigError),
         (lambda path: DataRoot(path.parent).open(path.name), DataError),
-    ]
+    ]  # fmt: skip
     for read, error in readers:
         with pytest.raises(error, match=r"no(t a)? (regular )?file|not a relative path"):
             read(path)

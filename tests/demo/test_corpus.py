@@ -20,15 +20,11 @@ def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: st
 @pytest.mark.parametrize(
     ("reference", "label"),
     [
-        (clip(edit="crop"), "ND"),
-        (clip(edit="flip"), "DS"),
-        (clip(start_s=4.0), "ND"),
-        (clip(camera=1, start_s=9.5), "CS"),
-        (clip(camera=1, start_s=10.0), "IS"),
-        (clip(start_s=20.0, edit="crop"), "IS"),
-        (clip(incident="b"), None),
+        (clip(edit="crop"), "ND"), (clip(edit="flip"), "DS"), (clip(start_s=4.0), "ND"),
+        (clip(camera=1, start_s=9.5), "CS"), (clip(camera=1, start_s=10.0), "IS"),
+        (clip(start_s=20.0, edit="crop"), "IS"), (clip(incident="b"), None),
     ],
-)
+)  # fmt: skip
 def test_pair_label_follows_camera_time_and_edit(reference: corpus.Clip, label: str | None) -> None:
     """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident nothing."""
     assert corpus.pair_label(clip(), reference) == label

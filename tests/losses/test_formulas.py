@@ -210,19 +210,11 @@ def test_infonce_at_its_limits() -> None:
 @pytest.mark.parametrize(
     ("loss", "options"),
     [
-        (smooth_ap, {"temperature": 0.2}),
-        (quantized_ap, {"num_bins": 5}),
-        (fast_ap, {"num_bins": 5}),
-        (quadlinear_ap, {"delta": 0.2}),
-        (infonce, {"temperature": 0.3}),
-        (hard_negative, {}),
-        (self_similarity, {}),
-        (mean_absolute_error, {}),
-        (mean_squared_error, {}),
-        (contrastive, {}),
-        (triplet, {}),
+        (smooth_ap, {"temperature": 0.2}), (quantized_ap, {"num_bins": 5}), (fast_ap, {"num_bins": 5}),
+        (quadlinear_ap, {"delta": 0.2}), (infonce, {"temperature": 0.3}), (hard_negative, {}), (self_similarity, {}),
+        (mean_absolute_error, {}), (mean_squared_error, {}), (contrastive, {}), (triplet, {}),
     ],
-)
+)  # fmt: skip
 def test_gradients_are_those_of_finite_differences(loss: Callable[..., Tensor], options: dict[str, Any]) -> None:
     """Of all losses but BlackBox-AP and the circle loss, which are not meant to be."""
     similarity, labels = batch("gradient", size=5)

@@ -14,14 +14,10 @@ from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 
 SENSORS = {
-    "new_videos": (["find_videos", "retrain"], "STOPPED"),
-    "missing_and_outdated": (None, "STOPPED"),
-    "fail_lost_runs": (None, "RUNNING"),
-    "waiting_alerts": (None, "RUNNING"),
-    "old_runs": (None, "RUNNING"),
-    "close_failed_training": (None, "RUNNING"),
-    "close_canceled_training": (None, "RUNNING"),
-}
+    "new_videos": (["find_videos", "retrain"], "STOPPED"), "missing_and_outdated": (None, "STOPPED"),
+    "fail_lost_runs": (None, "RUNNING"), "waiting_alerts": (None, "RUNNING"), "old_runs": (None, "RUNNING"),
+    "close_failed_training": (None, "RUNNING"), "close_canceled_training": (None, "RUNNING"),
+}  # fmt: skip
 SCHEDULES = {"retrain_on_schedule": ("retrain", "0 3 * * 0", "UTC", "STOPPED")}
 
 

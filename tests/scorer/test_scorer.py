@@ -51,18 +51,11 @@ def test_unusable_videos_cost_their_rows_only(scorer: VideoScorer, scenes: Path,
     (tmp_path / "empty.mp4").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.mp4")
     bad = {
-        str(scenes / "bad.mp4"): "not_video",
-        str(scenes / "absent.mp4"): "missing_file",
-        str(tmp_path / "empty.mp4"): "empty_file",
-        str(tmp_path): "not_video",
-        str(tmp_path / "pipe.mp4"): "not_video",
-        "nul\0byte.mp4": "missing_file",
-        "x" * 5000: "missing_file",
-        "": "not_video",
-        "file:///etc/passwd": "not_allowed",
-        "http://[::1": "not_allowed",
-        "https://example.org/v.mp4": "not_allowed",
-    }
+        str(scenes / "bad.mp4"): "not_video", str(scenes / "absent.mp4"): "missing_file",
+        str(tmp_path / "empty.mp4"): "empty_file", str(tmp_path): "not_video", str(tmp_path / "pipe.mp4"): "not_video",
+        "nul\0byte.mp4": "missing_file", "x" * 5000: "missing_file", "": "not_video",
+        "file:///etc/passwd": "not_allowed", "http://[::1": "not_allowed", "https://example.org/v.mp4": "not_allowed",
+    }  # fmt: skip
     good = str(scenes / "a.mp4")
     rows = scorer.score_pairs(
         [(good, good), *[(good, name) for name in bad], (str(scenes / "bad.mp4"), good), (good, good)]

@@ -83,16 +83,11 @@ def test_sample_frames_have_square_pixels(videos):
 @pytest.mark.parametrize(
     ("name", "codec", "pixel_format"),
     [
-        ("clip.mp4", "libx265", "yuv420p10le"),
-        ("clip.avi", "mpeg4", "yuv420p"),
-        ("clip.wmv", "libx264", "yuv420p"),
-        ("clip.mpg", "libx264", "yuv420p"),
-        ("clip.mov", "png", "gray"),
-        ("clip.webm", "libvpx-vp9", "yuv420p"),
-        ("clip.ts", "libx264", "yuv420p"),
-        ("clip.h264", "libx264", "yuv420p"),
+        ("clip.mp4", "libx265", "yuv420p10le"), ("clip.avi", "mpeg4", "yuv420p"), ("clip.wmv", "libx264", "yuv420p"),
+        ("clip.mpg", "libx264", "yuv420p"), ("clip.mov", "png", "gray"), ("clip.webm", "libvpx-vp9", "yuv420p"),
+        ("clip.ts", "libx264", "yuv420p"), ("clip.h264", "libx264", "yuv420p"),
     ],
-)
+)  # fmt: skip
 def test_sample_frames_reads_formats_alike(videos, name, codec, pixel_format):
     """Containers, codecs, bit depths and grey make no difference to which frames are taken."""
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}

@@ -15,16 +15,12 @@ from tests.conftest import write_clip
 @pytest.mark.parametrize(
     ("size", "aspect", "rotation", "short", "expected"),
     [
-        ((1920, 1080), 1.0, 0, 256, (455, 256)),
-        ((1920, 1080), 1.0, 90, 256, (256, 455)),
-        ((1920, 1080), 1.0, -90, None, (1080, 1920)),
-        ((720, 576), 16 / 15, 0, None, (768, 576)),
-        ((720, 576), 16 / 15, 90, None, (576, 768)),
-        ((100, 100), 1000.0, 0, None, (100, 100)),
-        ((1, 1), 1.0, 0, 256, (256, 256)),
-        ((4000, 2), 1.0, 0, 256, (2048, 256)),
+        ((1920, 1080), 1.0, 0, 256, (455, 256)), ((1920, 1080), 1.0, 90, 256, (256, 455)),
+        ((1920, 1080), 1.0, -90, None, (1080, 1920)), ((720, 576), 16 / 15, 0, None, (768, 576)),
+        ((720, 576), 16 / 15, 90, None, (576, 768)), ((100, 100), 1000.0, 0, None, (100, 100)),
+        ((1, 1), 1.0, 0, 256, (256, 256)), ((4000, 2), 1.0, 0, 256, (2048, 256)),
     ],
-)
+)  # fmt: skip
 def test_display_size_of_known_cases(size, aspect, rotation, short, expected):
     """Rotation swaps the sides, pixel aspect widens, strips are squeezed and absurd aspects are not believed."""
     got = display_size(*size, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)

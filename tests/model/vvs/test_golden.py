@@ -59,21 +59,13 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     salient = saliency_labels(maps["positive"], num_frames=regions.shape[1])
     similar = [(anchors * other).sum(-1) for other in (positive, negative)]
     values = {
-        "anchor_scaled": regions,
-        "embedding/anchor": anchors,
-        "embedding/positive": positive,
-        "embedding/negative": negative,
-        "tsm/weights": saliency,
-        "tsm/tuned_positive": maps["positive"],
-        "tsm/tuned_negative": maps["negative"],
-        "tsm/similarity_positive": chamfer(maps["positive"].clamp(-1, 1)),
-        "tsm/similarity_negative": chamfer(maps["negative"].clamp(-1, 1)),
-        "tsm/label": salient,
-        "cos_positive": similar[0],
-        "cos_negative": similar[1],
-        "L_reg_positive": overshoot(maps["positive"]),
+        "anchor_scaled": regions, "embedding/anchor": anchors, "embedding/positive": positive,
+        "embedding/negative": negative, "tsm/weights": saliency, "tsm/tuned_positive": maps["positive"],
+        "tsm/tuned_negative": maps["negative"], "tsm/similarity_positive": chamfer(maps["positive"].clamp(-1, 1)),
+        "tsm/similarity_negative": chamfer(maps["negative"].clamp(-1, 1)), "tsm/label": salient,
+        "cos_positive": similar[0], "cos_negative": similar[1], "L_reg_positive": overshoot(maps["positive"]),
         "L_reg_negative": overshoot(maps["negative"]),
-    }
+    }  # fmt: skip
     losses = {
         "L_vi": video_triplet(similar[0], similar[1]),
         "L_fr": frame_loss(maps["positive"], maps["negative"]),
