@@ -114,7 +114,7 @@ def update_collection(
 
     run("video_manifest")
     run("videos", retry_failed=True)
-    run("frames", retry_failed=True)
+    run("frames")
     keys = collection_keys(project.root, shard_keys(project.root))
     videos = [row for key in keys for row in project.shard("frames", key).rows()]
     if not any(row["status"] == STATUS_OK for row in videos):

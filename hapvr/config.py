@@ -206,8 +206,9 @@ class Config(Settings):
         sources = [f"{one.name}{part}" for one in self.sources for part in PARTS]
         lists = {"source": sources, "watch.lists:": [one.name for one in self.watch.lists]}
         for what, names in lists.items():
-            if repeated := sorted({name for name in names if names.count(name) > 1}):
-                yield f"{what} names must differ, repeated: {min(repeated)}"
+            if repeated := {name for name in names if names.count(name) > 1}:
+                behind = " also with -train or -held-out behind them," if what == "source" else ""
+                yield f"{what} names must differ,{behind} repeated: {min(repeated)}; rename one"
         if needs_extras(network) and not self.features.pooled:
             yield "features.pooled: set it to true; train.network.distractor_discrimination reads pooled vectors"
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:

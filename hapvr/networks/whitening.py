@@ -96,7 +96,7 @@ def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance)
 
 def load_whitening(root: DataRoot) -> Whitening:
     """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files are damaged."""
-    wanted = root.read_json(PROVENANCE_NAME).get("sha256")
+    wanted = root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256")
     with root.corruption_errors(WEIGHTS_NAME, hint=HINT):
         if not root.exists(WEIGHTS_NAME):
             raise ValueError("it is lost")

@@ -18,7 +18,8 @@ MAX_PATHS = 32
 """Paths that are looked at, whether they are segments or not."""
 
 LEAST_SHARE = 0.4
-"""Least score of a segment against the first one's, and of its ends against its upper quartile: one edit lowers all parts alike."""
+"""Least score of a segment against the first one's, and of its ends against its best frames: one edit lowers all parts alike."""
+BEST_FRAMES = 8
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
 FRAME_PAIRS = 200
@@ -117,12 +118,14 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
         rows, columns = _heaviest_path(weight)
         if not rows or len(found) == MAX_SEGMENTS:
             break
-        weight[rows, columns] = -np.inf
-        # without the weak ends, by which a path runs on into what only looks alike
-        usual = float(np.quantile(matrix[rows, columns], 0.75))
-        gains = np.append(0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * usual if usual > 0 else -2)))
+        # without the weak stretches by which a path runs on into what only looks alike; what is strong behind them stays
+        best = float(np.sort(matrix[rows, columns])[-BEST_FRAMES:].mean())
+        gains = np.append(0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * best if best > 1e-6 else -2)))
         end = int(np.argmax(gains - np.minimum.accumulate(gains)))
         kept = slice(int(np.argmin(gains[: end + 1])), end)
+        used = np.diff(gains) <= 0
+        used[kept] = True
+        weight[np.array(rows)[used], np.array(columns)[used]] = -np.inf
         rows, columns = rows[kept], columns[kept]
         box = taken[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         if min(box.shape) >= wanted and not box.any():

@@ -85,7 +85,8 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         videos, whitening = training_videos(project), load_whitening(project.root)
         used = min(MAX_VIDEOS, len(videos))
         made_for = _features_digest(project, whitening)
-        if tags.get(WHITENING_TAG) == made_for and int(tags[VIDEOS_TAG]) * 2 > used and SINCE_TAG in tags:
+        enough = tags.get(WHITENING_TAG) == made_for and (int(tags[VIDEOS_TAG]) * 2 > used or not used)
+        if enough and SINCE_TAG in tags:
             return
         backbone, key = load_backbone(project.config.backbone), f"{KEY}-{made_for[:8]}-{len(videos)}"
         run = TrainingRun(key, project.root.local_path(f"models/{key}"), "")
@@ -119,8 +120,8 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
         whitening, videos = load_whitening(root), training_videos(project)
         models, begins = root.local_path("models"), f"{KEY}-{_features_digest(project, whitening)[:8]}-"
         known = [int(name.removeprefix(begins)) for name in root.list_folders("models") if name.startswith(begins)]
-        made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=0)
-        if made * 2 > min(MAX_VIDEOS, len(videos)):
+        made = max((count for count in known if (models / f"{begins}{count}/bundle/{CARD_FILE}").is_file()), default=-1)
+        if made * 2 > min(MAX_VIDEOS, len(videos)) or made == len(videos):
             return models / f"{begins}{made}" / "bundle"
         import onnx.parser  # another installation does without
 

@@ -34,7 +34,7 @@ PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 PICTURES_SCHEMA = pa.schema(
     [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
 )
-PAIRS_VERSION = 4
+PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""

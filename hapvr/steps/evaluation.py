@@ -16,7 +16,7 @@ from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
 from hapvr.benchmark.scoring import score_benchmark
-from hapvr.errors import DamagedError, DataError, HapvrError, RegistryError
+from hapvr.errors import DataError, HapvrError, RegistryError
 from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
@@ -176,7 +176,7 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: versions
             verdict = decide(differences, target_metrics=evaluation.target_metrics, config=evaluation.gate)
             word = "promoted" if verdict.passed else "not promoted"
             reason = f"{word}: against champion version {number}, {verdict.reason}"
-        except (RegistryError, DamagedError):  # a repetition decides
+        except RegistryError:  # a repetition decides
             raise
         except HapvrError as error:
             reason = (

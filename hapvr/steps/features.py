@@ -62,7 +62,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
 
     An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived later do
     not move it, since all features would have to be made again. A few videos give fewer dimensions than `whitening.dims`; then
-    more videos do move it, until a model is trained. Raises DataError without training frames."""
+    more videos do move it. Once a model is trained, it stays as long as its settings. Raises DataError without training frames."""
     config, root = project.config, project.root
     with root.lock(WHITENING_STAGE):
         shards = training_shard_keys(root)
@@ -79,15 +79,13 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             stored = None if found is None else load_whitening(root)
         if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
             return WhiteningResult(stored or load_whitening(root), found, done=False)
-        if (
-            found is not None
-            and not differences(settings, found.settings)
-            and all(inputs.get(key) == digest for key, digest in found.inputs.items())
-        ):
-            if stored is None:  # a damaged one is fitted on the same shards
+        if found is not None and not differences(settings, found.settings):
+            unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
+            if stored is None and unchanged:  # a damaged one is fitted on the same shards
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
-            elif stored.dims == config.whitening.dims or inputs == found.inputs or root.exists("models/current.json"):
+            enough = stored is not None and (stored.dims == config.whitening.dims or inputs == found.inputs)
+            if stored is not None and (root.exists("models/current.json") or (unchanged and enough)):
                 return WhiteningResult(stored, found, done=False)
         if found is not None and root.exists(FORGETTING):  # its inputs are named by their new digests at the end
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")

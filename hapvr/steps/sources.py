@@ -279,10 +279,11 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                     f"source {source}: {left_out} files are left out, as their names were forgotten; rename a new video"
                 )
                 warnings.warn(said, stacklevel=2)
+            remote = (one for one in remembered if is_remote(one.uri) and one.uri not in known_uris)
+            if kept := [one.video_id for one in remote if one.video_id in uris]:
+                said = f"{len(kept)} ids have other addresses now, e.g. {kept[0]}, and keep the old ones; give them new ids"
+                warnings.warn(f"source {source}: {said}", stacklevel=2)
             for entry in remembered:
-                if entry.uri not in known_uris and is_remote(entry.uri) and entry.video_id in uris:
-                    said = f"{entry.video_id} stands for {uris[entry.video_id]} and stays so; give its new address another id"
-                    warnings.warn(f"source {source}: {said}", stacklevel=2)
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
                     video_id = next(name for name in names if name not in known_ids)

@@ -35,7 +35,7 @@ MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 STAGES_READ = {"cached_views": (features.VIEWS_STAGE, features.LABELS_STAGE), "online": (frames.STAGE,)}
 """What each `train.source` reads."""
-TRAINED_WITH = ("sampling", "backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
+TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -266,9 +266,10 @@ def pending_data(project: Project) -> PendingData:
         try:
             folder = trained_run(project).folder
             record, before = run_folder.read_record(folder), load_config(folder / run_folder.CONFIG_NAME)
-            current = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
-            current &= record["data_digests"]["whitening"] == load_whitening(project.root).sha256
             new = [key for key in new if key not in record["shards"]]
+            same = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
+            same &= before.sampling.identity_fields() == config.sampling.identity_fields()
+            current = same and record["data_digests"]["whitening"] == load_whitening(project.root).sha256
         except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model", stacklevel=2)
     num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)

@@ -157,7 +157,7 @@ def read_lines(path: Path, *, folder: Path) -> list[str]:
     OSError, ValueError."""
     require_regular(path)
     lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
-    return [line for line in lines if line and (line[0] != "#" or (folder / line).exists())]
+    return [line for line in lines if line and (line[0] != "#" or os.path.exists(folder / line))]
 
 
 def path_of_text(text: str) -> Path:

@@ -45,6 +45,8 @@ def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> 
     gap = drawn(background(20, 20), (3, 5), 10)
     assert spans(align(gap, threshold=0.1)) == [((3, 12), (5, 14))]  # no end runs on into what is a little alike
     gap[[7, 8], [9, 10]] = 0.1
+    long = drawn(drawn(drawn(np.full((70, 70), -1.0), (0, 0), 70, 0.12), (0, 0), 10), (50, 50), 8)
+    assert spans(align(long, threshold=0.1)) == [((0, 9), (0, 9)), ((50, 57), (50, 57))]
     assert spans(align(gap, threshold=0.5)) == [((3, 12), (5, 14))]
     fast = background(30, 20)
     for step in range(10):
