@@ -158,7 +158,7 @@ class Year:
 @pytest.fixture
 def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator[Year]:
     source = Path(small_project.config.data_root).parent
-    shutil.copytree(source / "data", tmp_path / "data")
+    shutil.copytree(source / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models"))  # of other tests
     clips = Path(small_project.config.sources[0].path)
     with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
         importlib.import_module("pipelines.automation")
