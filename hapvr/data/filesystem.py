@@ -140,7 +140,7 @@ class DataRoot:
             path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
         with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
+            lock = FileLock(path, is_singleton=self.local is None)
             try:
                 held = lock.acquire(blocking=False)
             except Timeout:
