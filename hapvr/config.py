@@ -175,11 +175,8 @@ class Config(Settings):
 
     def training_identity(self) -> dict[str, Any]:
         """What, with the data, determines the weights of a training."""
-        sections = {"views": self.views, "pseudo_labels": self.pseudo_labels}
-        return {
-            "train": self.train.identity_fields(),
-            **{name: one.model_dump(mode="json") for name, one in sections.items()},
-        }
+        dumped = self.model_dump(mode="json", include={"views", "pseudo_labels"})
+        return dumped | {"train": self.train.identity_fields()}
 
     def stored(self) -> dict[str, Any]:
         """As it may be written down: JSON values, with the names of environment variables in place of what they hold."""

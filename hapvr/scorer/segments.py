@@ -20,6 +20,7 @@ MAX_PATHS = 32
 LEAST_SHARE = 0.4
 """Least score of a segment against the first one's, and of its ends against its best frames: one edit lowers all parts alike."""
 BEST_FRAMES = 8
+"""Frame pairs of a path, the most similar ones, whose mean says how alike its parts are."""
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
 FRAME_PAIRS = 200

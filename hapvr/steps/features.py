@@ -84,9 +84,10 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             if stored is None and unchanged:  # a damaged one is fitted on the same shards
                 shards = [key for key in shards if key in found.inputs]
                 inputs = {key: inputs[key] for key in shards}
-            enough = stored is not None and (stored.dims == config.whitening.dims or inputs == found.inputs)
-            if stored is not None and (root.exists("models/current.json") or (unchanged and enough)):
-                return WhiteningResult(stored, found, done=False)
+            elif stored is not None:
+                enough = unchanged and (stored.dims == config.whitening.dims or inputs == found.inputs)
+                if enough or root.exists("models/current.json"):
+                    return WhiteningResult(stored, found, done=False)
         if found is not None and root.exists(FORGETTING):  # its inputs are named by their new digests at the end
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
         regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
