@@ -6,6 +6,7 @@ it, `hapvr[registry]` asks MLflow's servers, `hapvr[all]` does everything.
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,6 +51,11 @@ class VideoError(HapvrError):
     def __reduce__(self) -> tuple[type[VideoError], tuple[str, str]]:
         """Worker processes send these errors to their parent."""
         return VideoError, (self.reason, str(self))
+
+
+def without_logins(text: str) -> str:
+    """A text without the names and passwords of addresses in it."""
+    return re.sub(r"(?<=//)[^/@\s]*@", "", text)
 
 
 def is_installed(package: str) -> bool:

@@ -16,7 +16,6 @@ from lightning_fabric import Fabric
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.extract import choose_device
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.steps.benchmark_features import open_validator
 from hapvr.steps.project import Project
 from hapvr.train.loop import Trainer
@@ -90,7 +89,6 @@ def main() -> int:
 
         try:
             with naming_full_disk(folder, hint="run again, and the training resumes from its last checkpoint"):
-                groups = read_rows(project.root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
                 Trainer(
                     project.config,
                     project.root,
@@ -98,7 +96,7 @@ def main() -> int:
                     data=record["data_digests"] | networks,
                     folder=folder,
                     fabric=fabric,
-                    copies=dict(zip(*groups.to_pydict().values(), strict=True)),
+                    copies=record["copies"],
                     validate=validate,
                     open_loggers=open_loggers,
                 ).fit()

@@ -8,6 +8,7 @@ schedule start stopped unless `automation.enabled` is set, and can be switched i
 import hashlib
 import json
 import time
+import warnings
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -18,6 +19,7 @@ import dagster as dg
 from assets.factory import described
 from assets.project import SHARDS, ProjectResource
 from hapvr.chain import CHAIN, JOBS
+from hapvr.errors import DataError
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
 
@@ -89,10 +91,14 @@ jobs = {
 
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
-    """What the chain lacks after registration, asked once per tick."""
+    """What the chain lacks after registration, asked once per tick; nothing where a record is damaged, so that the rest goes on."""
     from hapvr.chain import outdated
 
-    return outdated(project_resource().open())
+    try:
+        return outdated(project_resource().open())
+    except DataError as error:
+        warnings.warn(f"nothing after the features is made: {error}", stacklevel=1)
+        return {}
 
 
 @dataclass(frozen=True)
@@ -173,9 +179,9 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
 
     opened = project.open()
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
-    opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
+    opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     before, made_by = _last_offer(context.instance)
     if offer != before:
         if running := _running(context.instance, "find_videos"):

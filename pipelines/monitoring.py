@@ -13,6 +13,7 @@ import psutil
 
 from assets.project import PROCESS_TAG, ProjectResource, started_s
 from hapvr.chain import CHAIN
+from hapvr.errors import HapvrError, without_logins
 
 INTERVAL_S = 30
 OLD_INTERVAL_S = 3600
@@ -97,9 +98,9 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
             continue
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
-            return failure.user_failure_data.description
+            return without_logins(failure.user_failure_data.description)
         error = failure.error and (failure.error.cause or failure.error)  # Dagster's own is around ours
-        return error.message.strip() if error is not None else "no error was recorded"
+        return without_logins(error.message.strip()) if error is not None else "no error was recorded"
     return said
 
 
@@ -111,13 +112,17 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 )
 def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
     from hapvr.health import health
-    from hapvr.steps.alerts import deliver_alerts, tell
+    from hapvr.steps.alerts import Concern, deliver_alerts, tell
 
     opened = project.open()
+    delivery = deliver_alerts(opened, limit_s=DELIVER_S)  # first, whatever the look may find
     if opened.config.watch.webhook is not None and abs(time.time() - float(context.cursor or 0)) > LOOK_S:
-        tell(opened, *health(opened).concerns)
+        try:
+            concerns = health(opened).concerns
+        except HapvrError as error:
+            concerns = [Concern("status_unknown", "status", f"what is stored cannot be read: {error}", lasting=True)]
+        tell(opened, *concerns)
         context.update_cursor(str(time.time()))
-    delivery = deliver_alerts(opened, limit_s=DELIVER_S)
     return dg.SkipReason(f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}")
 
 

@@ -210,7 +210,7 @@ def is_complete(folder: Path) -> bool:
     try:
         load_definition(folder)
     except DataError as error:
-        warnings.warn(f"{error}. It is made again", stacklevel=2)
+        warnings.warn(f"{error}. It is made again", stacklevel=1)
         return False
     return True
 

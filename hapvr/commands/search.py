@@ -249,7 +249,7 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
             if len(tasks) < len(pairs):
                 warn(
                     f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of theirs has no file here",
-                    stacklevel=2,
+                    stacklevel=1,
                 )
             part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
         else:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from hapvr.errors import FULL_HINT, ArgumentError, ConfigError, HapvrError, MissingPartError, is_installed
+from hapvr.errors import (
+    FULL_HINT,
+    ArgumentError,
+    ConfigError,
+    HapvrError,
+    MissingPartError,
+    is_installed,
+    without_logins,
+)
 from hapvr.files import FULL_DISK
 from hapvr.progress import Progress, no_progress
 
@@ -126,7 +134,7 @@ def fail(message: str, code: int) -> NoReturn:
 
 def _unforeseen(error: BaseException) -> str:
     """A sentence about an error that no part of the program foresaw."""
-    said = " ".join(str(error).split())[:300]
+    said = without_logins(" ".join(str(error).split()))[:300]
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!r:.200} is not UTF-8; rename the file, or give another name"
     if isinstance(error, OSError) and error.strerror:

@@ -90,7 +90,7 @@ def split_user_videos(
     there = {clip.file for group in groups for clip in group} | {str(path.relative_to(videos)) for path in unusable}
     if lost := sorted((scenes or {}).keys() - there):
         said = f"{len(lost)} rows of the table of scenes name no clip below {videos}, such as {lost[0]!r}"
-        warnings.warn(f"own videos: {said}; wanted paths below that folder, as they are spelt there", stacklevel=2)
+        warnings.warn(f"own videos: {said}; wanted paths below that folder, as they are spelt there", stacklevel=1)
     units = _scenes(groups, scenes or {}, trained)
     if len(units) < MIN_CLIPS:
         raise DataError(
@@ -249,7 +249,7 @@ def find_clips(
             continue
         file = found.video_id.removeprefix(f"{name}/")
         encoded = file.encode()
-        if len(encoded) > 1000 or max(map(len, encoded.split(b"/"))) > 246:  # folders and suffixes are put around it
+        if len(encoded) > 1000 or max(map(len, encoded.split(b"/"))) > 240:  # folders and suffixes are put around it
             file = hashlib.blake2b(encoded, digest_size=16).hexdigest() + found.path.suffix[:16]
         duration_s = None if found.probe is None else found.probe.duration_s
         groups.setdefault(found.file_sha256, []).append(UserClip(found.path, file, found.file_sha256, duration_s))

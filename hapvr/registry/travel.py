@@ -87,7 +87,7 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
         if place.startswith(HUB):
             folder = Path(scratch) / "fetched"
-            wanted = [SUMS_FILE, bundles.CARD_FILE, "*.json", "*.safetensors", "*.onnx"]
+            wanted = [SUMS_FILE, bundles.CARD_FILE, *bundles.BUNDLE_FILES]
             with _hub(place) as (hub, repository, revision):
                 commit = hub.model_info(repository, revision=revision).sha
                 hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)

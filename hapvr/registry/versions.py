@@ -140,6 +140,8 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
     try:
         return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
+        if not is_absent(error):
+            raise
         problem = f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
         raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
 

@@ -8,6 +8,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from statistics import median
 from typing import Literal, get_args
@@ -168,8 +169,15 @@ def group_copies(
         left = [pair.frame_similarity for other, pair in near[one].items() if other in free]
         return one in edited, -len(left), -sum(left), metadata[one].sha256, one
 
-    while free:
-        medoid = min(free, key=order)
+    waiting = [order(one) for one in free]
+    heapify(waiting)
+    while waiting:
+        first = heappop(waiting)
+        medoid = first[-1]
+        if medoid in free and (now := order(medoid)) != first:  # as others have left, it comes later
+            heappush(waiting, now)
+        if medoid not in free or now != first:
+            continue
         like = {other: pair.frame_similarity for other, pair in near[medoid].items()}
         copies: list[str] = []
         for one in sorted(like.keys() & free, key=lambda one: (-like[one], metadata[one].sha256, one)):

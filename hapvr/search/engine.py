@@ -32,7 +32,7 @@ from hapvr.video.frames import same_pictures
 FORMAT = 9
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
-QUERY_FRAMES = 120
+QUERY_FRAMES = 600
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
 REGION_FRAMES = 12
 """Frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos that fill only a

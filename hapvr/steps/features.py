@@ -60,9 +60,9 @@ class WhiteningResult:
 def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
     """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
 
-    An existing one is kept while its settings hold and the shards it was fitted on are unchanged: shards that arrived later do
-    not move it, since all features would have to be made again. A few videos give fewer dimensions than `whitening.dims`; then
-    more videos do move it. Once a model is trained, it stays as long as its settings. Raises DataError without training frames."""
+    An existing one is kept while its settings hold, whatever arrives or leaves later, since all features would have to be made
+    again. A few videos give fewer dimensions than `whitening.dims`; then others move it, until a model is trained. Raises
+    DataError without training frames."""
     config, root = project.config, project.root
     with root.lock(WHITENING_STAGE):
         shards = training_shard_keys(root)
@@ -80,23 +80,21 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
             return WhiteningResult(stored or load_whitening(root), found, done=False)
         if found is not None and not differences(settings, found.settings):
-            unchanged = all(inputs.get(key) == digest for key, digest in found.inputs.items())
-            if stored is None and unchanged:  # a damaged one is fitted on the same shards
-                shards = [key for key in shards if key in found.inputs]
-                inputs = {key: inputs[key] for key in shards}
+            if stored is None and all(inputs.get(key) == digest for key, digest in found.inputs.items()):
+                inputs = dict(found.inputs)  # a damaged one is fitted on the same shards
             elif stored is not None:
-                enough = unchanged and (stored.dims == config.whitening.dims or inputs == found.inputs)
+                enough = stored.dims == config.whitening.dims or inputs == found.inputs
                 if enough or root.exists("models/current.json"):
                     return WhiteningResult(stored, found, done=False)
         if found is not None and root.exists(FORGETTING):  # its inputs are named by their new digests at the end
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
-        regions = _sample_regions(project, shards, region_embedder(backbone, None, config.device), progress)
+        regions = _sample_regions(project, list(inputs), region_embedder(backbone, None, config.device), progress)
         dims = min(config.whitening.dims, len(regions) - 1, regions.shape[1])
         if dims < config.whitening.dims:
             warnings.warn(
                 f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
                 "sure; more videos give more, as long as no model is trained",
-                stacklevel=2,
+                stacklevel=1,
             )
         whitening = fit_whitening(regions, dims=dims)
         provenance = Provenance(WHITENING_STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
@@ -152,22 +150,24 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
 def _sample_regions(project: Project, shards: list[str], embed: Embed, progress: Progress) -> NDArray[np.float32]:
     """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
     config = project.config
-    places = [
-        (key, row["video_id"], frame)
-        for key in shards
-        for row in project.shard(FRAMES_STAGE, key).rows()
-        for frame in range(row["num_rows"])
+    rows = [
+        (key, row["video_id"], row["num_rows"]) for key in shards for row in project.shard(FRAMES_STAGE, key).rows()
     ]
-    if not places:
+    ends = np.cumsum([count for *_, count in rows])
+    if not rows or not ends[-1]:
         raise DataError(
             "whitening: the training shards hold no frames; see the videos' rows for the reasons, or add training videos"
         )
-    wanted = min(len(places), -(-config.whitening.max_regions // config.backbone.num_regions))
+    wanted = min(ends[-1], -(-config.whitening.max_regions // config.backbone.num_regions))
     rng = numpy_rng(0, WHITENING_STAGE)
-    chosen = [places[index] for index in np.sort(rng.choice(len(places), wanted, replace=False))]
+    chosen = np.sort(rng.choice(ends[-1], wanted, replace=False))
+    places = (
+        (*rows[video][:2], frame - ends[video])
+        for video, frame in zip(np.searchsorted(ends, chosen, "right"), chosen, strict=True)
+    )
 
     def clips() -> Iterator[tuple[str, Frames]]:
-        for key, of_shard in itertools.groupby(chosen, key=lambda place: place[0]):
+        for key, of_shard in itertools.groupby(places, key=lambda place: place[0]):
             reader = open_frames(project, key)
             for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
                 jpegs = reader.read(video_id).jpegs

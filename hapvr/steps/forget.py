@@ -31,7 +31,7 @@ from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import INDEX_NAME
+from hapvr.steps.search_index import INDEX_NAME, remove
 from hapvr.steps.sources import CORPUS_FOLDER, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder
@@ -132,8 +132,10 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
             for above in map(model_place, networks):
                 for place in (f"{above}/{name}" for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)):
                     if root.exists(f"{place}/{STATE_FILE}"):
-                        index = FrameIndex(root.url_of(place), project.config.search.index)
-                        index.forget(sorted(gone), renamed)
+                        try:
+                            FrameIndex(root.url_of(place), project.config.search.index).forget(sorted(gone), renamed)
+                        except DamagedError:  # `hapvr index update` makes it again where it is wanted
+                            remove(root, place)
         for mark in read_marks(root).rows():
             if not values.isdisjoint((mark.first, mark.second, *mark.names)):
                 unmark(root, mark.first, mark.second)

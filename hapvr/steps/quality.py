@@ -20,7 +20,9 @@ MAX_FAILED_RATE = 0.2
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
-UNAVAILABLE_HINT = "The sites have them no more; if so many surprise you, see download.cookies_file and the proxy."
+UNAVAILABLE_HINT = (
+    "The sites have them no more; if so many surprise you, see download.cookies_file and the proxy, and try again."
+)
 FAILED_HINT = "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
 DUPLICATE_HINT = "Equal files count as different videos, so training takes copies for negatives: keep one of each."
 UNDECODABLE_HINT = "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."

@@ -64,7 +64,7 @@ def make_descriptors(
             regions, timestamps_s = file.regions(video_id), file.times(video_id)
             if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
                 said = "its regions are no unit vectors, which the network takes"
-                warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}", stacklevel=2)
+                warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}", stacklevel=1)
                 yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
                 continue
             embedded = model.embed(regions)
@@ -233,13 +233,13 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
     forgotten = list(dict.fromkeys(made.values()))[1 + KEPT_MODELS :]
     gone = [one for one, digest in made.items() if one not in in_use and digest in (model.digest, *forgotten)]
     for one in gone:
-        _remove(root, one)
+        remove(root, one)
     for digest in forgotten:
         above = model_place(digest)
-        _remove(root, f"{above}/descriptors")
+        remove(root, f"{above}/descriptors")
         root.delete(f"{above}/{collection.BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
-            _remove(root, above)
+            remove(root, above)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     serving = CurrentIndex(
         place=place,
@@ -254,7 +254,7 @@ def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before
     return serving
 
 
-def _remove(root: DataRoot, place: str) -> None:
+def remove(root: DataRoot, place: str) -> None:
     """Remove a folder of ours, unless it is, or lies behind, a link to somewhere else."""
     if root.local is None or root.local_path(place).resolve() == root.local_path(place):
         root.delete_folder(place)

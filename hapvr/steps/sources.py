@@ -5,11 +5,11 @@ import json
 import os
 import time
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, filterfalse
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from hapvr.files import digest_of, file_sha256
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 from hapvr.tables import TABLE_ERRORS, read_user_table
-from hapvr.video.settings import PARTS, NamedSource, OwnVideosSource, Source
+from hapvr.video.settings import PARTS, FilesSource, NamedSource, OwnVideosSource, Source
 from hapvr.video.sources import (
     ManifestEntry,
     entries_of_files,
@@ -48,14 +48,14 @@ def resolve_sources(
     """Scan, read or generate all sources: name, split and videos of each; generated ones that are already there are left alone.
     Raises DataError, ConfigError."""
     for source in project.config.sources:
-        if source.kind in LOCAL and is_away(project, source.name):
+        if source.kind in LOCAL and (found := _scan(project, source)) is None:
             text = (
                 f"source {source.name}: none of its files is there; its videos stay as they are, and new ones are left out, until "
                 f"their drive is back. If they are gone for good: `hapvr forget --offline {source.name}`"
             )
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, stacklevel=1)
         elif source.kind == "folder":
-            yield source.name, source.split, scan_folder(project.path(source.path), source=source.name)
+            yield source.name, source.split, found or ()
         elif source.kind == "list":
             yield source.name, source.split, read_list(project.path(source.path), source=source.name)
         elif source.kind == "benchmark":
@@ -77,12 +77,10 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
     unsettled: list[Path] = []
     now = time.time()
     for source in project.config.sources:
-        if source.kind in LOCAL and is_away(project, source.name):
-            state[source.name] = "away"
-        elif source.kind in LOCAL:
-            entries = scan_folder(project.path(source.path), source=source.name)
-            state[source.name] = [entry.video_id for entry in entries]
-            for path in (path_of_text(entry.uri) for entry in entries):
+        if source.kind in LOCAL:
+            found = _scan(project, source)
+            state[source.name] = "away" if found is None else [entry.video_id for entry in found]
+            for path in (path_of_text(entry.uri) for entry in found or ()):
                 with suppress(OSError):  # it may be gone by now
                     unsettled += [path] if abs(now - path.stat().st_mtime) < settle_s else []
         elif source.kind == "list":
@@ -127,10 +125,37 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
     return [row for key in keys for row in read_manifest_shard(root, key)]
 
 
+def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[ManifestEntry, ...] | None:
+    """The videos of a source; None where it had some, and is away, missing or empty. DataError for one that never had any."""
+    if is_away(project, source.name):
+        return None
+    try:
+        return scan_folder(project.path(source.path), source=source.name)
+    except DataError:
+        if any(source_of(key).removesuffix(part) == source.name for key in shard_keys(project.root) for part in PARTS):
+            return None
+        raise
+
+
+def _folders(project: Project) -> dict[str, Path]:
+    """Name of a source in the manifest -> its folder, as the manifest has paths."""
+    local = [source for source in project.config.sources if source.kind in LOCAL]
+    return {f"{one.name}{part}": path_of_text(text_of_path(project.path(one.path))) for one in local for part in PARTS}
+
+
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and none of them is where it was. name: of the source, or as the configuration has it."""
-    rows = [row for row in _known(project.root, *(f"{name}{part}" for part in PARTS)) if not is_remote(row.uri)]
-    return bool(rows) and not any(os.path.exists(path_of_text(row.uri)) for row in rows)
+    """Whether a source had files in its folder, and none of them is where it was. name: of the source, or as the configuration
+    has it."""
+    folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
+    keys = [key for key in shard_keys(project.root) if source_of(key) in names]
+    uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
+    paths = (path for path in map(path_of_text, filterfalse(is_remote, uris)) if path.is_relative_to(folder or path))
+    if folder is not None and not (
+        os.path.isdir(folder) and os.listdir(folder)
+    ):  # a shard is asked for each of its drive's
+        return any(True for _ in paths)
+    there = [os.path.exists(path) for path in paths]
+    return bool(there) and not any(there)
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -187,13 +212,11 @@ def _follow_moves(project: Project) -> None:
     whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere."""
     root = project.root
     known = {row.uri: row for row in _known(root)}
-    scanned, folders = list[ManifestEntry](), dict[str, Path]()
+    scanned, folders = list[ManifestEntry](), _folders(project)
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name)
-                folder = path_of_text(text_of_path(project.path(source.path)))  # as the manifest has paths
-                folders |= dict.fromkeys((f"{source.name}{part}" for part in PARTS), folder)
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     local = ((row, path_of_text(row.uri)) for row in known.values() if not is_remote(row.uri))
     gone = {
@@ -204,12 +227,15 @@ def _follow_moves(project: Project) -> None:
     shards = {row.shard for row in gone.values()} if scanned else ()
     contents = {row["video_id"]: row for _, row in inspected_videos(root, shards)}
     away = {source: is_away(project, source) for source in {row.source for row in gone.values()}}
+    by_size = defaultdict[int, list[str]](list)
+    for one in sorted(gone.keys() & contents.keys()):
+        by_size[contents[one]["num_bytes"]].append(one)
     for entry in scanned:
         path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
         size = os.path.getsize(path) if os.path.isfile(path) else -1
         sources = [f"{base}{part}" for part in PARTS]
         by_name = [one for one in (f"{source}/{name}" for source in sources) if one in gone]
-        alike = [one for one in sorted(gone.keys() & contents.keys()) if contents[one]["num_bytes"] == size]
+        alike = [one for one in by_size.get(size, ()) if one in gone]
         digest = file_sha256(path) if alike else ""
         here = [one for one in alike if gone[one].source in sources or not away[gone[one].source]]
         same = [one for one in here if contents[one]["sha256"] == digest]
@@ -278,11 +304,11 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 said = (
                     f"source {source}: {left_out} files are left out, as their names were forgotten; rename a new video"
                 )
-                warnings.warn(said, stacklevel=2)
+                warnings.warn(said, stacklevel=1)
             remote = (one for one in remembered if is_remote(one.uri) and one.uri not in known_uris)
             if kept := [one.video_id for one in remote if one.video_id in uris]:
                 said = f"{len(kept)} ids have other addresses now, e.g. {kept[0]}, and keep the old ones; give them new ids"
-                warnings.warn(f"source {source}: {said}", stacklevel=2)
+                warnings.warn(f"source {source}: {said}", stacklevel=1)
             for entry in remembered:
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))

@@ -27,6 +27,7 @@ from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train import run_folder
@@ -103,6 +104,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
     tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
+    copies = run_folder.read_record(folder)["copies"] if begun else copies_of(project)
     left_out = ("sources", "data_root", "tracking")
     params = {name: value for name, value in config.stored().items() if name not in left_out}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
@@ -111,7 +113,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     tracker.tag(run_id, {"git.revision": git_revision(), **sources, **data})
     tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
     tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
-    stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, **record}
+    stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, "copies": copies, **record}
     write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
     return TrainingRun(key, folder, run_id)
 
@@ -153,10 +155,12 @@ def training_environment(project: Project) -> dict[str, str]:
 
 def run_training(project: Project, run: TrainingRun) -> None:
     """Train in processes of our own, whose output goes to this terminal. Raises DataError if it fails."""
-    process = subprocess.Popen(training_command(project, run), env=os.environ | training_environment(project))
+    process = subprocess.Popen(
+        training_command(project, run), env=os.environ | training_environment(project), process_group=0
+    )
     try:
         code = process.wait()
-    except BaseException:  # interrupted: let it write a checkpoint
+    except BaseException:  # interrupted: let it write a checkpoint, of which a Ctrl-C would keep it
         process.terminate()
         process.wait()
         raise
@@ -231,6 +235,12 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
     )
 
 
+def copies_of(project: Project) -> dict[str, str]:
+    """Video id -> its group of copies, by which `train.look_alikes` chooses; a training keeps those that it began with."""
+    groups = read_rows(project.root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
+    return dict(zip(*groups.to_pydict().values(), strict=True)) if project.config.train.look_alikes else {}
+
+
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     """Digest of everything that training reads: whitening, and by shard views and embeddings, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
@@ -269,9 +279,9 @@ def pending_data(project: Project) -> PendingData:
             new = [key for key in new if key not in record["shards"]]
             same = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
             same &= before.sampling.identity_fields() == config.sampling.identity_fields()
-            current = same and record["data_digests"]["whitening"] == load_whitening(project.root).sha256
+            current = same and record["data_digests"] == data_digests(project, record["shards"])
         except (DataError, ConfigError) as error:
-            warnings.warn(f"{error}. It counts as no model", stacklevel=2)
+            warnings.warn(f"{error}. It counts as no model", stacklevel=1)
     num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})

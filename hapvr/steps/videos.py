@@ -36,12 +36,18 @@ PERMANENT["too_large"] = "too_large"
 
 
 def make_videos(
-    project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
+    project: Project,
+    key: str,
+    *,
+    retry_failed: bool = False,
+    retry_unavailable: bool = True,
+    progress: Progress = no_progress,
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
 
-    status: ok, unavailable, too_large, not_video, or failed, which alone may pass. A finished shard is left alone, but with retry_failed
-    its failed videos are tried again; rows that are not tried stay as they are, also those of usable videos whose drive is away.
+    status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
+    are tried again, and unavailable ones, which a login may open, unless `retry_unavailable` is false. Rows that are not tried
+    stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
@@ -60,10 +66,15 @@ def make_videos(
 
     # so that what was made of other contents can be forgotten, too
     former = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} for row in before}
+    fetched = {
+        row["video_id"]: row for row in before if row["video_id"] in usable and is_remote(rows[row["video_id"]].uri)
+    }
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         # what was fetched and could not be read is fetched again
         for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
+            if row["status"] != STATUS_OK:  # what was made of one that no site has any more stays
+                row = fetched.get(row["video_id"], row)
             others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data
 
@@ -71,7 +82,8 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
-        return unchanged and is_there and row["status"] != STATUS_FAILED
+        tried = row["status"] == "unavailable" and retry_failed and retry_unavailable
+        return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
         shard=shard,

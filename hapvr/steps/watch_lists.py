@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,12 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     return name
 
 
+@lru_cache(maxsize=10_000)
+def _digest(file: Path, _num_bytes: int, _modified_ns: int) -> str:
+    """SHA-256 of a file that is asked for at every tick of the automation."""
+    return file_sha256(file)
+
+
 def watch_queries(project: Project) -> list[WatchQuery]:
     """All queries of all lists, also files and lists that cannot be read."""
     queries = []
@@ -114,7 +121,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
         for file in files:
             sha256 = ""
             with suppress(OSError, ValueError):  # the search says why it cannot be read
-                sha256 = file_sha256(file)
+                sha256 = _digest(file, (status := file.stat()).st_size, status.st_mtime_ns)
             queries.append(WatchQuery(one, file, sha256))
     return queries
 
@@ -190,7 +197,7 @@ def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list
     rows, asked = [], within.read(query.path, limits=limits)
     answer = within.answer(asked, options)
     for said in asked.warnings:
-        warnings.warn(f"{query.watch_list.name}: {said}", stacklevel=2)
+        warnings.warn(f"{query.watch_list.name}: {said}", stacklevel=1)
     if answer.warnings != (*within.warnings, *asked.warnings):  # some videos could not be compared
         raise DataError(answer.warnings[-1])
     for match in answer.matches:

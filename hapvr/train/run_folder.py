@@ -36,6 +36,7 @@ class _Record(BaseModel, extra="allow"):
 
     mlflow_run_id: str
     shards: list[str]
+    copies: dict[str, str]
     data_digests: dict[str, str]
     weights: dict[Literal["backbone", "teacher"], dict[str, str]]
     environment: dict[str, str]

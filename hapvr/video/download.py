@@ -9,6 +9,7 @@ Only files that a record describes are ever replaced; anything else under such a
 import contextlib
 import errno
 import hashlib
+import io
 import ipaddress
 import json
 import logging
@@ -26,7 +27,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import yt_dlp
-from yt_dlp.networking.exceptions import HTTPError
+from yt_dlp.networking.exceptions import HTTPError, TransportError
 from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError
@@ -214,7 +215,7 @@ def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, tim
     global _allowed_program, _may_go_local
     youtube = uri.lower().startswith("youtube:")
     _allowed_program = YOUTUBE_PROGRAM if youtube else ""
-    _may_go_local = bool(urllib.request.getproxies() or _is_local(urlsplit(uri).hostname))
+    _may_go_local = bool(urllib.request.getproxies().keys() - {"no"} or _is_local(urlsplit(uri).hostname))
     address = f"https://www.youtube.com/watch?v={uri.partition(':')[2]}" if youtube else uri
     deadline_s = time.monotonic() + timeout_s
     for attempt in range(config.retries + 1):
@@ -273,7 +274,8 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "fragment_retries": 3,
         "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
-        "cookiefile": str(config.cookies_file) if config.cookies_file else None,
+        # a copy: yt-dlp writes the cookies that it ends with
+        "cookiefile": io.StringIO(config.cookies_file.read_text("utf-8", "replace")) if config.cookies_file else None,
     }
 
 
@@ -300,6 +302,8 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
             return DownloadResult(status, f"http_{cause.status}", message)
         if isinstance(cause, UnsupportedError):
             return DownloadResult("not_video", "not_video", message)
+        if isinstance(cause, TransportError):
+            return DownloadResult("failed", "network", message)
     words = " ".join(map(str, causes)).lower()
     if _GONE.search(words):
         return DownloadResult("unavailable", "gone", message)

@@ -197,12 +197,11 @@ def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
     `radius` bits of the query's. A still scene is one picture, however many frames show it."""
     known = (query != NO_HASH)[:, None] & (reference != NO_HASH)
     rows, columns = np.nonzero(known & (np.bitwise_count(query[:, None] ^ reference) <= radius))
-    most = 0
-    for offset in np.unique(columns - rows):
-        shown = reference[columns[columns - rows == offset]]
-        pictures = shown[:1]
-        for one in shown[1:]:
-            if np.bitwise_count(pictures ^ one).min() > radius:
-                pictures = np.append(pictures, one)
-        most = max(most, len(pictures))
+    order, most = np.argsort(columns - rows, kind="stable"), 0
+    _, starts = np.unique((columns - rows)[order], return_index=True)
+    for left in np.split(reference[columns[order]], starts[1:]):
+        pictures = 0
+        while len(left):
+            left, pictures = left[np.bitwise_count(left ^ left[0]) > radius], pictures + 1
+        most = max(most, pictures)
     return most
