@@ -59,8 +59,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
 
 
 def read_overrides(values: Iterable[str]) -> dict[str, Any]:
-    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make text of anything. Raises
-    ConfigError."""
+    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make text of anything. Raises ConfigError."""
     overrides = {}
     for value in values:
         key, equals, text = value.partition("=")

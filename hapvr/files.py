@@ -108,7 +108,7 @@ def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
         try:
             values.append(kind.validate_json(line, strict=True))
         except ValidationError as error:
-            warnings.warn(f"{path}: line {number} is damaged ({explain(error)}); it is skipped", stacklevel=1)
+            warnings.warn(f"{path}: line {number} is damaged ({explain(error)}); it is skipped")
     return values
 
 

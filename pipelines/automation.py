@@ -97,7 +97,7 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
     try:
         return outdated(project_resource().open())
     except DataError as error:
-        warnings.warn(f"nothing after the features is made: {error}", stacklevel=1)
+        warnings.warn(f"nothing after the features is made: {error}")
         return {}
 
 

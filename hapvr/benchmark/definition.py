@@ -210,7 +210,7 @@ def is_complete(folder: Path) -> bool:
     try:
         load_definition(folder)
     except DataError as error:
-        warnings.warn(f"{error}. It is made again", stacklevel=1)
+        warnings.warn(f"{error}. It is made again")
         return False
     return True
 

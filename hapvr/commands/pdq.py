@@ -84,7 +84,7 @@ def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str
     project = open_project(config)
     for key in collection_keys(project.root, shard_keys(project.root)):
         if not project.root.exists(project.shard("frames", key).index_name):
-            warnings.warn(f"shard {key} has no frames yet and is left out; `hapvr sample` makes them", stacklevel=1)
+            warnings.warn(f"shard {key} has no frames yet and is left out; `hapvr sample` makes them")
             continue
         shard = open_frames(project, key)
         wanted = [video_id for video_id in shard.video_ids if not video_ids or video_id in video_ids]

@@ -247,10 +247,7 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
         if out.name.endswith(TASKS_SUFFIX):
             tasks = label_studio_tasks(((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of)
             if len(tasks) < len(pairs):
-                warn(
-                    f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of theirs has no file here",
-                    stacklevel=1,
-                )
+                warn(f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of theirs has no file here")
             part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
         else:
             export_table(rows, part, out.suffix.lower())

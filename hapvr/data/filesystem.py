@@ -144,7 +144,7 @@ class DataRoot:
             try:
                 held = lock.acquire(blocking=False)
             except Timeout:
-                warnings.warn(f"{name} is being made by another process; waiting for it to end", stacklevel=1)
+                warnings.warn(f"{name} is being made by another process; waiting for it to end")
                 held = lock.acquire()
         with held:
             yield

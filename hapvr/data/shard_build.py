@@ -88,7 +88,7 @@ def build_shard(
             kept = {row["video_id"]: row for row in found.rows() if reuse(row, found.provenance)}
             # Damaged rows must not be copied under a new digest.
             if kept and found.data_sha256 and found.data_sha256 != shard.root.sha256(shard.data_name):
-                warnings.warn(f"{shard.data_name} is damaged; all its rows are made again", stacklevel=1)
+                warnings.warn(f"{shard.data_name} is damaged; all its rows are made again")
                 kept = {}
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:

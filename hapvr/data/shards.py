@@ -121,7 +121,7 @@ class Shard:
         try:
             return self.read()
         except DamagedError as error:
-            warnings.warn(f"{error}. It counts as missing", stacklevel=1)
+            warnings.warn(f"{error}. It counts as missing")
             return None
 
     def provenance(self) -> Provenance | None:

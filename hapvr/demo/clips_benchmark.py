@@ -90,7 +90,7 @@ def split_user_videos(
     there = {clip.file for group in groups for clip in group} | {str(path.relative_to(videos)) for path in unusable}
     if lost := sorted((scenes or {}).keys() - there):
         said = f"{len(lost)} rows of the table of scenes name no clip below {videos}, such as {lost[0]!r}"
-        warnings.warn(f"own videos: {said}; wanted paths below that folder, as they are spelt there", stacklevel=1)
+        warnings.warn(f"own videos: {said}; wanted paths below that folder, as they are spelt there")
     units = _scenes(groups, scenes or {}, trained)
     if len(units) < MIN_CLIPS:
         raise DataError(

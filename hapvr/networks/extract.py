@@ -208,7 +208,7 @@ def _embedder(
         try:
             network = _compile(frozen, method)
         except DataError as error:
-            warnings.warn(f"{frozen.section}: it runs in torch, since {error}", stacklevel=1)
+            warnings.warn(f"{frozen.section}: it runs in torch, since {error}")
             return in_torch
         return lambda frames: torch.from_numpy(network(frames.numpy()))
 

@@ -195,7 +195,7 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
         if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o022:
             raise PermissionError(f"others may write to {cache}; `chmod 700` it")
     except OSError as error:  # a home that may only be read, or that others write to
-        warnings.warn(f"models are fetched again for each process: {error}", stacklevel=1)
+        warnings.warn(f"models are fetched again for each process: {error}")
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
     folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]
     with FileLock(f"{folder}.lock"):

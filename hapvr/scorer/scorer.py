@@ -157,8 +157,7 @@ class VideoScorer:
         deadline: Deadline = NEVER,
         inner: bool = False,
     ) -> RequestVideos:
-        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`. inner: also of inner
-        pictures."""
+        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`. inner: also of inner pictures."""
         return RequestVideos(
             reader=self._reader,
             names=list(dict.fromkeys(names)),

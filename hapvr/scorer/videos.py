@@ -122,8 +122,7 @@ class VideoReader:
     def read(
         self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
     ) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once. inner: also of inner
-        pictures."""
+        """Features of each file, or why there are none. Holds the features of all of them at once. inner: also of inner pictures."""
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):

@@ -126,7 +126,7 @@ def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
     try:
         return read()
     except DamagedError as error:
-        warnings.warn(f"{error}. It counts as missing", stacklevel=1)
+        warnings.warn(f"{error}. It counts as missing")
         return missing
 
 

@@ -93,8 +93,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         if dims < config.whitening.dims:
             warnings.warn(
                 f"whitening: so few frames give {dims} dimensions instead of {config.whitening.dims}, and answers that are less "
-                "sure; more videos give more, as long as no model is trained",
-                stacklevel=1,
+                "sure; more videos give more, as long as no model is trained"
             )
         whitening = fit_whitening(regions, dims=dims)
         provenance = Provenance(WHITENING_STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
@@ -265,10 +264,9 @@ def import_features(
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
 
-    fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a
-    failed row, with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone.
-    Raises DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or
-    ids that are taken."""
+    fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a failed row,
+    with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone. Raises DataError for a
+    file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or ids that are taken."""
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
     try:

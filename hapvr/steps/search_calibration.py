@@ -128,9 +128,8 @@ def edited_parts(
 
 
 def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
-    """What most pairs of different videos stay below with their most similar consecutive frames. A single frame would not do:
-    unrelated videos share black frames and titles. It is taken from the lower half of the pairs: in a collection some are
-    copies that nobody marked.
+    """What most pairs of different videos stay below with their most similar consecutive frames. A single frame would not do: unrelated
+    videos share black frames and titles. It is taken from the lower half of the pairs: in a collection some are copies that nobody marked.
 
     count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number."""
     chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()

@@ -64,7 +64,7 @@ def make_descriptors(
             regions, timestamps_s = file.regions(video_id), file.times(video_id)
             if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
                 said = "its regions are no unit vectors, which the network takes"
-                warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}", stacklevel=1)
+                warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}")
                 yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
                 continue
             embedded = model.embed(regions)

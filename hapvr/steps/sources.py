@@ -53,7 +53,7 @@ def resolve_sources(
                 f"source {source.name}: none of its files is there; its videos stay as they are, and new ones are left out, until "
                 f"their drive is back. If they are gone for good: `hapvr forget --offline {source.name}`"
             )
-            warnings.warn(text, stacklevel=1)
+            warnings.warn(text)
         elif source.kind == "folder":
             yield source.name, source.split, found or ()
         elif source.kind == "list":
@@ -144,8 +144,7 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files in its folder, and none of them is where it was. name: of the source, or as the configuration
-    has it."""
+    """Whether a source had files in its folder, and none of them is where it was. name: of the source, or as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
     uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
@@ -304,11 +303,11 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 said = (
                     f"source {source}: {left_out} files are left out, as their names were forgotten; rename a new video"
                 )
-                warnings.warn(said, stacklevel=1)
+                warnings.warn(said)
             remote = (one for one in remembered if is_remote(one.uri) and one.uri not in known_uris)
             if kept := [one.video_id for one in remote if one.video_id in uris]:
                 said = f"{len(kept)} ids have other addresses now, e.g. {kept[0]}, and keep the old ones; give them new ids"
-                warnings.warn(f"source {source}: {said}", stacklevel=1)
+                warnings.warn(f"source {source}: {said}")
             for entry in remembered:
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
                     names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))

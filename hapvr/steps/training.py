@@ -281,7 +281,7 @@ def pending_data(project: Project) -> PendingData:
             same &= before.sampling.identity_fields() == config.sampling.identity_fields()
             current = same and record["data_digests"] == data_digests(project, record["shards"])
         except (DataError, ConfigError) as error:
-            warnings.warn(f"{error}. It counts as no model", stacklevel=1)
+            warnings.warn(f"{error}. It counts as no model")
     num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)
     names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))
     read = sorted({key for name in names for key in benchmark_shards(project, name)})

@@ -197,7 +197,7 @@ def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list
     rows, asked = [], within.read(query.path, limits=limits)
     answer = within.answer(asked, options)
     for said in asked.warnings:
-        warnings.warn(f"{query.watch_list.name}: {said}", stacklevel=1)
+        warnings.warn(f"{query.watch_list.name}: {said}")
     if answer.warnings != (*within.warnings, *asked.warnings):  # some videos could not be compared
         raise DataError(answer.warnings[-1])
     for match in answer.matches:

@@ -106,9 +106,8 @@ def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
 
 
 def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
-    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order.
-    easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none. parts:
-    seed the draw."""
+    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all clips in order. easy: bool [b, T];
+    labels: int8 [A, b]. Frames are of negatives of the anchor, or of any clip where those have none. parts: seed the draw."""
     rng = numpy_rng(*parts, "frames")
     rows = []
     for label in labels:

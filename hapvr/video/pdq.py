@@ -82,7 +82,7 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
         raise DataError(f"{path}: {said}; wanted a text or CSV file as `hapvr pdq export` writes it")
     if broken:
         named = ", ".join(map(str, broken[:10])) + f" and {len(broken) - 10} more" * (len(broken) > 10)
-        warnings.warn(f"{path}: lines without a hash, or with several, are left out: {named}", stacklevel=1)
+        warnings.warn(f"{path}: lines without a hash, or with several, are left out: {named}")
     return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32), places
 
 

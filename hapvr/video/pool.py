@@ -82,7 +82,7 @@ def sample_videos(
     changed_file. pictures: a file that is named as a still picture is a video of one frame. left_s: see `in_workers`.
     """
     if missing := missing_protection():
-        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}", stacklevel=1)
+        warnings.warn(f"video: a decoder that a hostile file takes over is not confined: no {missing}")
     decode = functools.partial(_decode, sampling=config if frames else None, digest=digest, pictures=pictures)
     for (video_id, path), result in in_workers(decode, items, config=config, left_s=left_s):
         if isinstance(result, VideoError):

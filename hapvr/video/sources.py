@@ -44,7 +44,7 @@ def files_below(root: Path, *, of: str = "") -> list[Path]:
         said = f"{of}{error.filename} cannot be listed ({error.strerror})"
         if Path(error.filename) == root:
             raise DataError(f"{said}; name one you may read") from error
-        warnings.warn(f"{said}; its files are left out", stacklevel=1)
+        warnings.warn(f"{said}; its files are left out")
 
     found = list[Path]()
     for folder, folders, names in os.walk(root, onerror=refuse):
@@ -92,7 +92,7 @@ def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> N
     )
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
         named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
-        warnings.warn(f"{where}: files are left out: {named}; only known suffixes are read", stacklevel=1)
+        warnings.warn(f"{where}: files are left out: {named}; only known suffixes are read")
 
 
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
