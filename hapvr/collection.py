@@ -75,10 +75,9 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         known = load_config(stored, overrides={"name": "collection"}).sources if stored.exists() else ()
         sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
         for folder in added:
-            if any(source.get("path") == str(folder) for source in sources):
-                continue
-            if (moved := _moved(root, sources, folder)) is not None:
-                moved["path"] = str(folder)
+            here = (one for one in sources if "path" in one and os.path.realpath(one["path"]) == str(folder))
+            if (before := next(here, None) or _moved(root, sources, folder)) is not None:
+                before["path"] = str(folder)
                 continue
             base = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
             names, taken = chain([base], (f"{base}-{number}" for number in count(2))), {one["name"] for one in sources}

@@ -29,7 +29,7 @@ from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
 from hapvr.video.frames import same_pictures
 
-FORMAT = 9
+FORMAT = 10
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 600

@@ -26,13 +26,13 @@ from hapvr.search.collection import FOLDER as SEARCH, model_place
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
-from hapvr.search.marks import read_marks, unmark
+from hapvr.search.marks import keep_marks, read_marks, unmark
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME, remove
-from hapvr.steps.sources import CORPUS_FOLDER, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder
 from hapvr.tables import read_table, write_table
@@ -136,9 +136,14 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
                             FrameIndex(root.url_of(place), project.config.search.index).forget(sorted(gone), renamed)
                         except DamagedError:  # `hapvr index update` makes it again where it is wanted
                             remove(root, place)
+        staying = {row["sha256"]: row["video_id"] for _, row in inspected_videos(root, manifest.shard_keys(root))}
         for mark in read_marks(root).rows():
-            if not values.isdisjoint((mark.first, mark.second, *mark.names)):
+            both = tuple(zip((mark.first, mark.second), mark.names, strict=True))
+            first, second = (staying.get(digest, "") if name in values else name for digest, name in both)
+            if not values.isdisjoint((mark.first, mark.second)) or not (first and second):
                 unmark(root, mark.first, mark.second)
+            elif (first, second) != mark.names:  # the content stays, under another name
+                keep_marks(root, [replace(mark, names=(first, second))])
         tables = [(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in root.list_folders(stage)]
         for stage, key in tables:
             with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
