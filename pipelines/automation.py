@@ -179,9 +179,9 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
 
     opened = project.open()
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
+    opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
-    opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     before, made_by = _last_offer(context.instance)
     if offer != before:
         if running := _running(context.instance, "find_videos"):

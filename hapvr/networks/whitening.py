@@ -62,9 +62,8 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
     """Fit on regions [N, C], finite, N > dims and C >= dims."""
     sample = np.asarray(regions)
     mean = sample.mean(0, dtype=np.float64)
-    centered = (
-        sample[start : start + 8192] - mean for start in range(0, len(sample), 8192)
-    )  # a part is float64 at a time
+    # one block in float64 at a time
+    centered = (sample[start : start + 8192] - mean for start in range(0, len(sample), 8192))
     values, vectors = np.linalg.eigh(sum(part.T @ part for part in centered) / (len(sample) - 1))
     values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
     mean, vectors, values = (np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0)))

@@ -119,13 +119,15 @@ class ShardIndex(HashIndex):
 
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
-        similarities = np.asarray(queries, np.float32) @ self._vectors.T
-        nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
-        numbers = np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1])
-        places = nearest.reshape(-1)
-        found = self._frames.take(pa.array(places))
-        rows = [numbers, found["video_id"], found["second"], similarities[numbers, places]]
-        return pa.table(rows, schema=FOUND_FRAMES)
+        tables = [FOUND_FRAMES.empty_table()]
+        for start in range(0, len(queries), 64):  # a row of similarities has an entry for each frame of the shard
+            similarities = np.asarray(queries[start : start + 64], np.float32) @ self._vectors.T
+            nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
+            numbers, places = np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1]), nearest.reshape(-1)
+            found = self._frames.take(pa.array(places))
+            rows = [start + numbers, found["video_id"], found["second"], similarities[numbers, places]]
+            tables.append(pa.table(rows, schema=FOUND_FRAMES))
+        return pa.concat_tables(tables)
 
     def read_hashes(self) -> HashIndex:
         """As `FrameIndex.read_hashes`."""

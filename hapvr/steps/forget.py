@@ -7,6 +7,7 @@ done as before, and nothing is decoded again.
 
 import os
 import tempfile
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
-from hapvr.search.collection import FOLDER as SEARCH, model_place
+from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
@@ -128,13 +129,18 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         if (found := whitening_provenance(root)) is not None:  # another one would make every feature again
             provenance = replace(found, inputs=_renamed(found.inputs, renamed))
             root.write_json(PROVENANCE_NAME, root.read_json(PROVENANCE_NAME) | {"provenance": provenance.to_json()})
-        with root.lock(SEARCH):  # also the indexes that a rollback goes back to
+        with root.lock(SEARCH):
+            serving = serving_index(root)
+            # also the indexes that a rollback goes back to
             for above in map(model_place, networks):
                 for place in (f"{above}/{name}" for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)):
                     if root.exists(f"{place}/{STATE_FILE}"):
                         try:
                             FrameIndex(root.url_of(place), project.config.search.index).forget(sorted(gone), renamed)
-                        except DamagedError:  # `hapvr index update` makes it again where it is wanted
+                        except DamagedError as error:
+                            if serving is not None and place == serving.place:
+                                raise
+                            warnings.warn(f"{error}. It is removed, as it does not answer searches")
                             remove(root, place)
         staying = {row["sha256"]: row["video_id"] for _, row in inspected_videos(root, manifest.shard_keys(root))}
         for mark in read_marks(root).rows():

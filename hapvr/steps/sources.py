@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from glob import escape, iglob
 from itertools import count, filterfalse
 from pathlib import Path
 from typing import Any, Literal
@@ -72,7 +73,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
 
     Returns a digest that changes when a video or row is added, removed or renamed, and the files that may still be being
     copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as the
-    clock was set back, is none. Raises DataError for a source that is missing or empty."""
+    clock was set back, is none. Raises DataError for a source that never had a video."""
     state: dict[str, object] = {}
     unsettled: list[Path] = []
     now = time.time()
@@ -126,15 +127,16 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
 
 
 def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[ManifestEntry, ...] | None:
-    """The videos of a source; None where it had some, and is away, missing or empty. DataError for one that never had any."""
+    """The videos of a source; None where it is away. DataError for one that never had any; one that has none any more is named."""
     if is_away(project, source.name):
         return None
     try:
         return scan_folder(project.path(source.path), source=source.name)
-    except DataError:
-        if any(source_of(key).removesuffix(part) == source.name for key in shard_keys(project.root) for part in PARTS):
-            return None
-        raise
+    except DataError as error:
+        if {f"{source.name}{part}" for part in PARTS}.isdisjoint(map(source_of, shard_keys(project.root))):
+            raise
+        warnings.warn(f"{error}. If that is for good, take it out of the sources")
+        return ()
 
 
 def _folders(project: Project) -> dict[str, Path]:
@@ -144,17 +146,16 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files in its folder, and none of them is where it was. name: of the source, or as the configuration has it."""
+    """Whether a source had files, and none of them is where it was, but for those that moved to other folders. name: of the source, or
+    as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
     uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
-    paths = (path for path in map(path_of_text, filterfalse(is_remote, uris)) if path.is_relative_to(folder or path))
-    if folder is not None and not (
-        os.path.isdir(folder) and os.listdir(folder)
-    ):  # a shard is asked for each of its drive's
-        return any(True for _ in paths)
-    there = [os.path.exists(path) for path in paths]
-    return bool(there) and not any(there)
+    found = ((path, os.path.exists(path)) for path in map(path_of_text, filterfalse(is_remote, uris)))
+    there = (exists for path, exists in found if path.is_relative_to(folder or path) or not exists)
+    if folder is not None and not any(iglob(f"{escape(str(folder))}/*")):
+        return any(True for _ in there)  # of a whole drive this is asked for each shard
+    return not max(there, default=True)
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Any
 from hapvr.config_file import dump_config, load_config
 from hapvr.data import features, frames
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import training_shard_keys
+from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, write_text
@@ -160,7 +160,7 @@ def run_training(project: Project, run: TrainingRun) -> None:
     )
     try:
         code = process.wait()
-    except BaseException:  # interrupted: let it write a checkpoint, of which a Ctrl-C would keep it
+    except BaseException:  # interrupted: let it write a checkpoint; in our group, Ctrl-C would end it first
         process.terminate()
         process.wait()
         raise
@@ -236,9 +236,10 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
 
 
 def copies_of(project: Project) -> dict[str, str]:
-    """Video id -> its group of copies, by which `train.look_alikes` chooses; a training keeps those that it began with."""
+    """`name_digest` of a video -> its group of copies, by which `train.look_alikes` chooses: a training keeps those it began with."""
     groups = read_rows(project.root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(["video_id", "group"])
-    return dict(zip(*groups.to_pydict().values(), strict=True)) if project.config.train.look_alikes else {}
+    used = groups.to_pylist() if project.config.train.look_alikes else []
+    return {name_digest(row["video_id"]): row["group"] for row in used}
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
@@ -279,7 +280,8 @@ def pending_data(project: Project) -> PendingData:
             new = [key for key in new if key not in record["shards"]]
             same = all(getattr(before, section) == getattr(config, section) for section in TRAINED_WITH)
             same &= before.sampling.identity_fields() == config.sampling.identity_fields()
-            current = same and record["data_digests"] == data_digests(project, record["shards"])
+            seen = [key for key in record["shards"] if _is_finished(project, key, *STAGES_READ[config.train.source])]
+            current = same and data_digests(project, seen).items() <= record["data_digests"].items()
         except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model")
     num_videos = sum(int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum()) for key in new)

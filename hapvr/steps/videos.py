@@ -66,14 +66,12 @@ def make_videos(
 
     # so that what was made of other contents can be forgotten, too
     former = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} for row in before}
-    fetched = {
-        row["video_id"]: row for row in before if row["video_id"] in usable and is_remote(rows[row["video_id"]].uri)
-    }
+    fetched = {row["video_id"]: row for row in before if row["status"] == STATUS_OK}
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         # what was fetched and could not be read is fetched again
         for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
-            if row["status"] != STATUS_OK:  # what was made of one that no site has any more stays
+            if row["status"] != STATUS_OK and is_remote(rows[row["video_id"]].uri):  # no site has it any more
                 row = fetched.get(row["video_id"], row)
             others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data

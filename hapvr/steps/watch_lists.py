@@ -100,7 +100,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
 
 @lru_cache(maxsize=10_000)
 def _digest(file: Path, _num_bytes: int, _modified_ns: int) -> str:
-    """SHA-256 of a file that is asked for at every tick of the automation."""
+    """SHA-256 of a file, asked for at every tick: it is remembered while size and time stay."""
     return file_sha256(file)
 
 

@@ -19,6 +19,7 @@ from hapvr.config import Config
 from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.filesystem import DataRoot, allow_open_files
 from hapvr.data.frames import STAGE as FRAMES_STAGE, FrameFile
+from hapvr.data.manifest import name_digest
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
@@ -160,7 +161,8 @@ class CachedViews(BatchSource):
             means = {
                 name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
             }
-            groups = look_alikes(groups, means, copies=copies, size=config.train.batch_videos)
+            known = {one: copies[name_digest(one)] for one in means if name_digest(one) in copies}
+            groups = look_alikes(groups, means, copies=known, size=config.train.batch_videos)
         self._start(groups=groups)
 
     def __getitem__(self, number: int) -> Batch:

@@ -32,7 +32,7 @@ NUM_KEPT = 2
 
 
 class _Record(BaseModel, extra="allow"):
-    """What every RUN_NAME has. weights: of the frozen networks."""
+    """What every RUN_NAME has. copies: see `hapvr.steps.training.copies_of`. weights: of the frozen networks."""
 
     mlflow_run_id: str
     shards: list[str]
