@@ -155,7 +155,7 @@ def is_away(project: Project, name: str) -> bool:
     there = (exists for path, exists in found if path.is_relative_to(folder or path) or not exists)
     if folder is not None and not any(iglob(f"{escape(str(folder))}/*")):
         return any(True for _ in there)  # of a whole drive this is asked for each shard
-    return not max(there, default=True)
+    return next(there, None) is False and not any(there)
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
