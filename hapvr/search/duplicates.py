@@ -285,34 +285,15 @@ def stamp(table: pa.Table, name: str = "fingerprint") -> str:
 PLAN_SUFFIXES = (".json", ".csv", ".sh")
 PLAN_TEXTS = ("group", "action", "video_id", "path", "sha256", "keep_path", "keep_sha256", "reason")
 PLAN_SCHEMA = pa.schema([*((name, pa.string()) for name in PLAN_TEXTS), ("num_bytes", pa.int64())])
-SCRIPT = """\
-#!/bin/bash
-# A plan of `hapvr duplicates`: review it. `bash PLAN.sh` prints what it would do; `bash PLAN.sh --act` does it:
-# files of the same bytes become hard links to the one that is kept, other copies move to $ASIDE. Nothing is deleted.
-set -u
-act=${1:-} ASIDE=${ASIDE:-./copies-aside} failed=0
-as_planned() { # file, bytes, SHA-256
-  [ -f "$1" ] && [ ! -L "$1" ] && [ "$(wc -c < "$1")" -eq "$2" ] && [ "$(sha256sum < "$1")" = "$3  -" ] && return
-  printf 'gone, or changed since the plan was made; left alone: %q\\n' "$1" >&2; failed=1; return 1
-}
-run() { if [ "$act" = --act ]; then "$@" || { failed=1; return 1; }; else printf '%q ' would: "$@"; echo; fi; }
-link() { # kept, bytes, SHA-256, copy, bytes, SHA-256
-  as_planned "${@:1:3}" && as_planned "${@:4:3}" && [ ! "$1" -ef "$4" ] || return
-  run ln -T -- "$1" "$4.$3" && run mv -fT -- "$4.$3" "$4"
-}
-move() { # the same
-  as_planned "${@:1:3}" && as_planned "${@:4:3}" && run mkdir -p -- "$ASIDE" || return
-  if [ -e "$ASIDE/$6-${4##*/}" ]; then printf 'there already: %q\\n' "$ASIDE/$6-${4##*/}" >&2; failed=1
-  else run mv -nT -- "$4" "$ASIDE/$6-${4##*/}"; fi
-}
-"""
+SCRIPT = Path(__file__).with_name("plan.sh")
+"""Beginning of a plan as a script, before its calls of `link` and `move`."""
 
 
 def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
     """Write the plan of these groups, whole. place: ends in one of PLAN_SUFFIXES. A row per member that has a file. action:
     keep; link, for a file of the same bytes; move, for another copy; look, in groups in which none is named to keep."""
     kept = {member.group: member.metadata for member in members if member.keep and member.metadata.path is not None}
-    rows, lines = [], [SCRIPT]
+    rows, lines = [], [SCRIPT.read_text(encoding="utf-8")]
     for member in members:
         file, best = member.metadata, kept.get(member.group)
         if file.path is None:
