@@ -65,5 +65,4 @@ def is_installed(package: str) -> bool:
 
 def on_processor(device: str) -> bool:
     """Whether networks run on a processor with this setting of `device`, judged without importing torch."""
-    has_gpu = is_installed("torch") and Path("/dev/nvidiactl").exists()
-    return device == "cpu" or (device == "auto" and not has_gpu)
+    return device == "cpu" or (device == "auto" and not (is_installed("torch") and Path("/dev/nvidiactl").exists()))

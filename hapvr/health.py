@@ -107,9 +107,8 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
     if project.root.exists(FORGETTING):
-        yield Concern(
-            "forget_unfinished", "forget", "`hapvr forget` has not ended; if none runs, repeat it", lasting=True
-        )
+        said = "`hapvr forget` has not ended; if none runs, repeat it"
+        yield Concern("forget_unfinished", "forget", said, lasting=True)
     if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
         said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
         yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)

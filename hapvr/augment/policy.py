@@ -108,10 +108,9 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
     changed = np.array(frames.permute(0, 2, 3, 1))
     for index in np.flatnonzero(np.any(list(chosen.values()), axis=0)):
         picture = Image.fromarray(changed[index])
-        if chosen["text"][index]:
-            picture = overlay(picture, "text", rng=rng)
-        if chosen["emoji"][index]:
-            picture = overlay(picture, "emoji", rng=rng)
+        for name in ("text", "emoji"):
+            if chosen[name][index]:
+                picture = overlay(picture, name, rng=rng)
         if chosen["blur"][index]:
             picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
         changed[index] = np.asarray(picture)

@@ -171,5 +171,4 @@ def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num
     kind = task.average_precision
     ranks = worst if kind == "tie_grouped" else ranks
     precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
-    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
-    return np.hstack([precision, curve])
+    return np.hstack([precision, metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)])

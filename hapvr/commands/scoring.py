@@ -253,5 +253,4 @@ def list_() -> None:
     """The definitions that ship with the package."""
     from hapvr.benchmark.definition import SHIPPED
 
-    text = "\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items())
-    show({"benchmarks": SHIPPED}, text=text)
+    show({"benchmarks": SHIPPED}, text="\n".join(f"{name:<18} {description}" for name, description in SHIPPED.items()))

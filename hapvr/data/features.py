@@ -54,13 +54,9 @@ def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id` is the video that is combined
-    with the view, "" for none."""
-    return (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("donor_id", pa.string(), nullable=False),
-        tensor_field(column, shape=shape),
-    )
+    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id`: the video combined with it, "" for none."""
+    ids = (pa.field(name, pa.string(), nullable=False) for name in ("video_id", "donor_id"))
+    return (*ids, tensor_field(column, shape=shape))
 
 
 class FeatureFile(VideoRows):

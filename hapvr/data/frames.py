@@ -35,8 +35,7 @@ class VideoFrames:
 def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
     names = ("video_id", "status", "reason", "message", "frames_sha256")
-    rows = [tuple(row[name] for name in names) for row in shard.rows()]
-    return hashlib.sha256(repr(rows).encode()).hexdigest()
+    return hashlib.sha256(repr([tuple(row[name] for name in names) for row in shard.rows()]).encode()).hexdigest()
 
 
 class FrameFile(VideoRows):

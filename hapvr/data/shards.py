@@ -186,8 +186,7 @@ class Shard:
         if self.root.exists(self.data_name):
             metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
             metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
-        schema = pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
-        table = pa.Table.from_pylist(list(rows), schema=schema)
+        table = pa.Table.from_pylist(list(rows), schema=pa.schema([*INDEX_FIELDS, *fields], metadata=metadata))
         with self.root.write(self.index_name) as stream:
             write_table(table, stream)
 

@@ -61,8 +61,7 @@ def _captions(frames: Pixels, rng: Rng) -> Pixels:
     for _ in range(3):
         words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
         ink = rng.integers(0, 256, 3).tolist()
-        place = (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8))
-        layer.text(place, words, size, ink, edge=2)
+        layer.text((layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8)), words, size, ink, edge=2)
     return layer.over_frames()
 
 
@@ -221,8 +220,7 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
 def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
     """Without colour, with Gaussian noise of 20 grey levels."""
     grey = frames.mean(axis=3, keepdims=True)
-    noisy = grey + rng.normal(0, 20, (*grey.shape[:3], 1))
-    return np.repeat(noisy.clip(0, 255).astype(np.uint8), 3, axis=3)
+    return np.repeat((grey + rng.normal(0, 20, (*grey.shape[:3], 1))).clip(0, 255).astype(np.uint8), 3, axis=3)
 
 
 def _pieces(count: int, fps: float) -> list[Rows]:

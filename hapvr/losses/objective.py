@@ -90,8 +90,7 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
     2 is the mean over all positive pairs, which differs if rows have different numbers of positives."""
     logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
-    floor = torch.finfo(logits.dtype).min
-    negatives = logits.masked_fill(labels >= 0, floor).logsumexp(-1, keepdim=True)
+    negatives = logits.masked_fill(labels >= 0, torch.finfo(logits.dtype).min).logsumexp(-1, keepdim=True)
     return mean_over_positives(F.softplus(negatives - logits), labels)
 
 

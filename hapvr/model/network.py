@@ -121,8 +121,7 @@ def refine_in_strips(comparator: Comparator, frame: Tensor, row_mask: Mask = Non
     height = MAX_STRIP_ELEMENTS // (len(frame) * frame.shape[2])
     parts = []
     for rows, kept in strips(frame.shape[1], height=height):
-        part = comparator(frame[:, rows], None if row_mask is None else row_mask[:, rows], column_mask)
-        parts.append(part[:, kept])
+        parts.append(comparator(frame[:, rows], None if row_mask is None else row_mask[:, rows], column_mask)[:, kept])
     return torch.cat(parts, dim=1)
 
 

@@ -72,8 +72,7 @@ def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tens
     t - 1, t, t + 1 with each other."""
     around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)
     windows = frames[order[around.clamp(0, len(order) - 1)]].float()
-    products = torch.einsum("tard,tbsd->tabrs", windows, windows)
-    return products.amax(-1).mean(-1)
+    return torch.einsum("tard,tbsd->tabrs", windows, windows).amax(-1).mean(-1)
 
 
 class DistractorNetwork(nn.Module):

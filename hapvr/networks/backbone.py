@@ -159,8 +159,7 @@ class Teacher(weights.FrozenNetwork):
         """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
         if frames.shape[-1] == self.crop_px:
             return frames
-        size = (self.crop_px, self.crop_px)
-        resized = F.interpolate(frames.float(), size=size, mode="bilinear", antialias=True)
+        resized = F.interpolate(frames.float(), size=(self.crop_px, self.crop_px), mode="bilinear", antialias=True)
         return resized.round().clamp(0, 255).to(frames.dtype)
 
     def embed(self, frames: Tensor) -> Tensor:

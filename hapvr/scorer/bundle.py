@@ -299,9 +299,8 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
             raise DataError(
                 f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}"
             )
-    stated = description.backbone.model_dump(exclude_defaults=True)
     return TorchNetworks(
-        backbone=replace(backbone, identity=identity, settings=stated),
+        backbone=replace(backbone, identity=identity, settings=description.backbone.model_dump(exclude_defaults=True)),
         whitening=whitening,
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=device,

@@ -105,14 +105,13 @@ def fit_calibration(
     is_match = np.arange(len(similarity)) < len(positive)
     target = np.where(is_match, (len(positive) + 1) / (len(positive) + 2), 1 / (len(negative) + 2))
     (slope,), intercept = fit_logistic(similarity[:, None], target)
-    predicted = sigmoid(slope * similarity + intercept)
     return Calibration(
         slope=float(slope),
         intercept=intercept,
         prior=float(is_match.mean()),
         num_matches=len(positive),
         num_others=len(negative),
-        brier=float(np.mean((predicted - is_match) ** 2)),
+        brier=float(np.mean((sigmoid(slope * similarity + intercept) - is_match) ** 2)),
         thresholds=_thresholds(similarity, is_match),
         frame_threshold=frame_threshold,
         source=dict(source),

@@ -103,8 +103,7 @@ class ONNXNetworks:
         for axis, size in enumerate(frame.shape):
             repeated = np.arange(doubled_length(size, self.settings.min_frames)) % size
             frame = frame.take(repeated, axis) if len(repeated) > size else frame
-        height = MAX_REFINED_AT_ONCE // frame.shape[1]
-        parts = strips(len(frame), height=height)
+        parts = strips(len(frame), height=MAX_REFINED_AT_ONCE // frame.shape[1])
         return np.concatenate([self._run("compare.onnx", frame[rows])[kept] for rows, kept in parts])
 
     def _run(self, name: ONNXName, *inputs: NDArray[Any]) -> Floats:

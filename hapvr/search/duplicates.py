@@ -154,8 +154,7 @@ def group_copies(
         if pair.kind == "copy":
             near[pair.first][pair.second] = near[pair.second][pair.first] = pair
         elif pair.kind == "contained":
-            whole_first = pair.first_covered >= COVERED
-            inside, around = (pair.first, pair.second) if whole_first else (pair.second, pair.first)
+            inside, around = (pair.first, pair.second) if pair.first_covered >= COVERED else (pair.second, pair.first)
             contained[around].add(inside)
 
     more = {

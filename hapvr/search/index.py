@@ -448,5 +448,4 @@ def _storage_options(place: str) -> dict[str, str] | None:
             f"search: {place} has options behind a question mark, which the index does not take; set AWS_ENDPOINT_URL and "
             "AWS_DEFAULT_REGION instead"
         )
-    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {"allow_http": "true"} if plain else {}
+    return {"allow_http": "true"} if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://") else {}

@@ -84,8 +84,7 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
     """At most `count` of the frames, evenly apart, with their own times."""
     if len(video.regions) <= count:
         return video
-    rows = np.linspace(0, len(video.regions) - 1, count).round().astype(int)
-    return video.take(rows.tolist())
+    return video.take(np.linspace(0, len(video.regions) - 1, count).round().astype(int).tolist())
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:

@@ -184,7 +184,6 @@ class WatchListMade(BaseModel):
 def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     marks, known = stored.read_marks(service.project.root), index.searcher.collection.shard_of
-    matches = sorted(all_matches(service.project), key=lambda row: row["since"], reverse=True)
     rows = [
         row
         | {
@@ -192,7 +191,7 @@ def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Coun
             "query_id": row["query"] if row["query"] in known else "",
             "mark": marks.verdict(row["query_sha256"], row["video_sha256"]) or "",
         }
-        for row in matches
+        for row in sorted(all_matches(service.project), key=lambda row: row["since"], reverse=True)
         if row["video_id"] in known and watch_list in ("", row["watch_list"])
     ]
     names = [one.name for one in watch_lists(service.project)]

@@ -73,8 +73,7 @@ class AlertOutbox:
             for one in concerns:
                 if one.lasting and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount:
                     continue
-                key = [one.key, now_s] if one.lasting else [one.key]
-                name = digest_of(key)[:32]
+                name = digest_of([one.key, now_s] if one.lasting else [one.key])[:32]
                 body = {"id": name, "event": one.event, "text": one.text, "time": moment}
                 database.execute(_PUT, (name, json.dumps(body, ensure_ascii=False), one.key, now_s))
 

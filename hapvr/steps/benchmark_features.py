@@ -97,8 +97,7 @@ def open_validator(project: Project, name: str, device: str) -> Callable[[VideoN
     def validate(network: VideoNetwork) -> dict[str, float]:
         scores = score_stored(network, definition, features, device)
         result = evaluate(definition, scores, policy="strict", available=frozenset(features.available()))
-        target = target_mean(result, project.config.evaluation)
-        return {"mean": target, **result.metrics}
+        return {"mean": target_mean(result, project.config.evaluation), **result.metrics}
 
     return validate
 

@@ -78,10 +78,9 @@ def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: fl
         metadata.require_described(video_id)  # else files would be kept, and others named, for what they were
     contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
     places = (rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE))
-    tables = (read_rows(project.root, place, store.PAIR_SCHEMA) for place in places)
     known = [
         pair
-        for table in tables
+        for table in (read_rows(project.root, place, store.PAIR_SCHEMA) for place in places)
         if stamp(table, "network") == searcher.current.digest
         for pair in (DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
         if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
@@ -118,8 +117,7 @@ def outdated_groups(project: Project) -> str:
         return ""
     current = current_index(root)
     wanted = _groups_fingerprint(project, current, current.shards(root))
-    made = stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True))
-    return "" if made == wanted else wanted
+    return "" if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted else wanted
 
 
 def outdated_pairs(project: Project) -> dict[str, str]:
@@ -172,8 +170,7 @@ def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[Grou
 
 def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
     """SHA-256 -> the row of PICTURES_SCHEMA, of all videos that were measured."""
-    table = read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True)
-    return {row["sha256"]: row for row in table.to_pylist()}
+    return {row["sha256"]: row for row in read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True).to_pylist()}
 
 
 def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair]) -> None:
@@ -268,17 +265,11 @@ def _not_compared(marks: Marks, contents: Mapping[str, str]) -> Iterator[Duplica
         ids.setdefault(sha256, []).append(video_id)
     known = [(sha256, sha256, 1.0) for sha256 in ids]
     known += [(mark.first, mark.second, 0.0) for mark in marks.rows() if mark.verdict == "match"]
+    names = ("similarity", "probability", "first_covered", "second_covered", "frame_similarity")
     for one, other, value in known:
+        values: dict[str, Any] = dict.fromkeys(names, value)
         for first, second in {(min(pair), max(pair)) for pair in product(ids.get(one, ()), ids.get(other, ()))}:
             if first != second:
                 yield DuplicatePair(
-                    first=first,
-                    second=second,
-                    first_sha256=contents[first],
-                    second_sha256=contents[second],
-                    similarity=value,
-                    probability=value,
-                    first_covered=value,
-                    second_covered=value,
-                    frame_similarity=value,
+                    first=first, second=second, first_sha256=contents[first], second_sha256=contents[second], **values
                 )

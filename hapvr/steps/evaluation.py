@@ -159,8 +159,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             client.set_model_version_tag(name, str(version), key, value)
         if decision.promoted:
             versions.promote(client, name, version, how="gate", reason=decision.reason)
-        outcome = "promoted" if decision.promoted else "not promoted"
-        versions.decide(client, name, version, outcome, decision.reason)
+        versions.decide(client, name, version, "promoted" if decision.promoted else "not promoted", decision.reason)
         values = vars(decision) | {"verdict": decision.verdict.to_json() if decision.verdict else None}
         client.log_text(run.mlflow_run_id, json.dumps(values, indent=1), "gate/decision.json")
     return decision

@@ -78,8 +78,7 @@ def fit_on_edits(
         kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
         for clip, combined in edited_parts(project, engine, video_id, donor, kinds):
             hidden = near[video_id] - {video_id} | (near[donor] - {video_id} if combined else frozenset())
-            shown = candidates_of(engine, clip)
-            searches += known(shown, matches=frozenset({video_id}), hidden=hidden, group=video_id)
+            searches += known(candidates_of(engine, clip), matches=frozenset({video_id}), hidden=hidden, group=video_id)
     matches, others = np.zeros(0), np.zeros(0)
     for features, is_match, _ in searches:
         whole = features[0, :, FEATURES.index("similarity")]

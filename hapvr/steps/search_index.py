@@ -67,8 +67,7 @@ def make_descriptors(
                 warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}")
                 yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
                 continue
-            embedded = model.embed(regions)
-            found = descriptors.frame_descriptors(embedded, blank=blank)
+            found = descriptors.frame_descriptors(model.embed(regions), blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
             columns = found.reasons.tolist(), file.hashes(video_id), found.vectors
             yield row, frame_columns(video_id, timestamps_s, *columns)

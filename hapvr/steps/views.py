@@ -69,8 +69,7 @@ def make_views_and_labels(
                     said = "a network gave values that half precision does not hold; check its weights and input"
                     raise DataError(f"training_views: {video_id}: {said}")
                 data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
-                row = index_row(video_id, len(donors), num_frames=num_frames[video_id])
-                entries.append((row, data))
+                entries.append((index_row(video_id, len(donors), num_frames=num_frames[video_id]), data))
             yield entries
 
     built = build_shards(

@@ -222,8 +222,7 @@ class OnlineViews(BatchSource):
                 donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         first_row = own.start * count
-        clips = [self._files.draw(plan) for plan in plans[first_row : own.stop * count]]
-        return torch.stack(clips), first_row, plans
+        return torch.stack([self._files.draw(plan) for plan in plans[first_row : own.stop * count]]), first_row, plans
 
     @cached_property
     def _files(self) -> Any:

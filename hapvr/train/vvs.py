@@ -59,8 +59,7 @@ class SuppressionTraining(nn.Module):
             maps = network.refined_maps(clips, regions[positive])
             if network.settings.frame_loss:
                 terms["frame"] = frame_loss(maps, network.refined_maps(clips, regions[negative]))
-            rule = network.settings.saliency.label_rule
-            salient = saliency_labels(maps, num_frames=clips.shape[1], rule=rule)
+            salient = saliency_labels(maps, num_frames=clips.shape[1], rule=network.settings.saliency.label_rule)
             terms["saliency"] = saliency_loss(saliency[usable], salient)
         if injected is not None and confidence_logits is not None:
             terms["distractor"] = distractor_loss(confidence_logits, injected)

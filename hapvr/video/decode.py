@@ -180,12 +180,11 @@ def sample_frames(
                 kept += [keep(shown)] * count
             if max_frames is not None and due > max_frames:
                 return probe, kept, f"the first {max_frames / fps:g} s were read; see sampling.max_frames"
-    missing = ""
     slack_s = 0.5 + 2 / (probe.fps or 1)
     ends_s = (probe.duration_s or 0) - slack_s
     if time_s < ends_s and (probe.of_picture or _last_time_s(path) < ends_s):
-        missing = f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
-    return probe, kept, missing
+        return probe, kept, f"frames end at {time_s:.1f} s of the {probe.duration_s:.1f} s that the file declares"
+    return probe, kept, ""
 
 
 def _last_time_s(path: Path) -> float:
@@ -264,7 +263,8 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
             problem, frames = _text(error), []
         for frame in frames:
             check_size(path, frame.width, frame.height)
-            clocks_s = _clocks(frame)
+            unit_s = float(frame.time_base or "nan")
+            clocks_s = np.array([np.nan if one is None else one * unit_s for one in (frame.pts, frame.dts)])
             if decoded:
                 steps_s = clocks_s - last_s
                 backwards += steps_s < 0
