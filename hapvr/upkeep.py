@@ -61,8 +61,7 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Kind:
-    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can make it again, and `advice`
-    says what to do."""
+    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can, and `advice` says what to do."""
 
     keys: Callable[[DataRoot], Sequence[str]]
     check: Callable[[DataRoot, str], object]

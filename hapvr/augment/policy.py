@@ -82,8 +82,7 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
 
 
 def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Tensor:
-    """The donor pasted small upon the host, at one random place in all frames; its side is 0.3 to 0.7 of the frame's. Both have
-    equal shapes [T, 3, S, S]."""
+    """The donor pasted small upon the host, at one random place in all frames, its side 0.3 to 0.7 of theirs. Both are [T, 3, S, S]."""
     size_px = host.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))

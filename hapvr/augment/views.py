@@ -31,9 +31,8 @@ GROUP_VIDEOS = 4
 class ViewPlan:
     """What determines a view, together with the configuration: equal plans give equal clips.
 
-    index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut from. window_part: (number,
-    count), the stretch starts in this one of `count` equal parts of the video. donor_id: the video that is combined with it
-    (video-in-video), "" for none."""
+    index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut from. window_part: (number, count), it
+    starts in this one of `count` equal parts of the video. donor_id: the video that is combined with it (video-in-video), "" for none."""
 
     video_id: str
     index: int

@@ -125,8 +125,7 @@ def expand(names: list[str]) -> list[str]:
 
 
 def _pair(row: PairScore, calibration: Calibration | None, precision: float, prior: float | None) -> dict[str, Any]:
-    """A row as plain values, with the verdict, which is a match where both files have the same bytes; no segments where there
-    is no match."""
+    """A row as plain values, with the verdict, a match where both files have the same bytes; no segments where there is no match."""
     pair = asdict(row) | {"verdict": None, "same_file": False}
     if row.similarity is None:
         return pair

@@ -149,8 +149,7 @@ def _unforeseen(error: BaseException) -> str:
 
 
 def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
-    """Print a result: JSON for programs, text for people, by default a line for each value. failed: whether the exit code is
-    FAILED, although there is a result."""
+    """Print a result: JSON for programs, text for people, by default a line for each value. failed: FAILED is the exit code."""
     if printing_json.get():
         text = json.dumps(result, ensure_ascii=False, default=str)
     say("\n".join(f"{name}: {value}" for name, value in result.items()) if text is None else text)

@@ -103,8 +103,7 @@ class ViewFile(VideoRows):
 
 
 class FeatureStore:
-    """Features of all shards of some sources, read by id. Raises DataError if the shards were made from different settings
-    (weights, sampling, whitening), saying which."""
+    """Features of all shards of some sources, read by id. Raises DataError naming settings (weights, sampling, whitening) that differ."""
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]

@@ -80,8 +80,7 @@ def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
 
 
 def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
-    """Raise DataError where the manifest lacks one of these shards: its videos would get other ids, and all that is known of
-    them would be of nobody."""
+    """Raise DataError where the manifest lacks one of these shards: its videos would get other ids, and lose all that is known of them."""
     if lost := set(shards).difference(shard_keys(root)):
         place = f"{MANIFEST_STAGE}/{min(lost)}"
         raise DataError(

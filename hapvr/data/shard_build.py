@@ -24,8 +24,7 @@ from hapvr.provenance import Provenance, differences, environment
 IndexRow = dict[str, Any]
 """A row of an index, see `hapvr.data.shards.index_row`."""
 VideoEntry = tuple[IndexRow, Columns | None]
-"""What a step made of one video: its row in the index, and its values of each column of the data file, in the recipe's order;
-None if it has no rows there."""
+"""What a step made of one video: its row in the index, and its values of each data column in the recipe's order, None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)

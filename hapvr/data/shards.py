@@ -135,8 +135,7 @@ class Shard:
         return found is not None and found.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard. Raises DataError if there is none or if these settings differ, saying which;
-        DamagedError if it is damaged."""
+        """The provenance of a finished shard. Raises DataError if there is none or these settings differ, saying which; DamagedError."""
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
         what = f"storage: {self.stage} of shard {self.key} was made with other settings"
@@ -309,8 +308,7 @@ def tensor_field(name: str, *, shape: Sequence[int]) -> pa.Field:
 
 
 def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.float16]:
-    """A column of N rows -> [N, *shape] array; a view of the column's memory where it is one chunk. Raises ValueError for a
-    column that holds no tensors."""
+    """A column of N rows -> [N, *shape] array; a view of its memory where it is one chunk. Raises ValueError for other columns."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     data, start = column.buffers()[1], column.offset * column.type.byte_width

@@ -1,6 +1,5 @@
-"""The training objective: named, weighted terms over one batch (HAP-VR Eq. 15). They are the base loss of S2VS (InfoNCE,
-self-similarity, hard negatives; S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP (HAP-VR 3.3.2, Eq. 10 and 11), or one
-of those that it is compared with.
+"""The training objective: weighted terms over one batch (HAP-VR Eq. 15), the base loss of S2VS (InfoNCE, self-similarity, hard negatives;
+S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP (HAP-VR 3.3.2, Eq. 10 and 11), or one of those that it is compared with.
 
 Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and of the same shape; ignored entries do not
 count. All return []. Surrogates of average precision are 1 - AP in [0, 1], averaged over the queries that have a positive.

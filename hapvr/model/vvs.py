@@ -67,17 +67,15 @@ class TemporalSaliency(nn.Module):
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:
     """Self-similarities around the diagonal of a video, for the frames from `first` to `last` - 1.
 
-    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or last
-    frame holds the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) of the frames
-    t - 1, t, t + 1 with each other."""
+    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or last frame holds
+    the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) among the frames t - 1, t, t + 1."""
     around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)
     windows = frames[order[around.clamp(0, len(order) - 1)]].float()
     return torch.einsum("tard,tbsd->tabrs", windows, windows).amax(-1).mean(-1)
 
 
 class DistractorNetwork(nn.Module):
-    """A confidence per frame that it shows content: three linear layers on its pooled vector. pooled_dims: C, values of a
-    pooled vector before whitening."""
+    """A confidence per frame that it shows content: three linear layers on its pooled vector. pooled_dims: C, before whitening."""
 
     def __init__(self, settings: DistractorSettings, *, pooled_dims: int) -> None:
         super().__init__()
@@ -131,8 +129,7 @@ class TopicGuidance(nn.Module):
 class VvsNetwork(FrameVectorNetwork):
     """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
 
-    An embedding holds weighted frame vectors [T, 1, D], whose sum points where the vector of the video does; those of frames
-    that were left out are 0.
+    An embedding holds weighted frame vectors [T, 1, D], 0 for frames left out, whose sum points where the vector of the video does.
 
     dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off."""
 

@@ -61,8 +61,7 @@ class PatchTokens(nn.Module):
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration. A network of four scales is taken as it is, one of a single scale as `PatchTokens`.
 
-    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture, option or crop that gives no
-    3 x 3 regions."""
+    Raises DataError for weights that are missing or do not fit, ConfigError for an architecture, option or crop without 3 x 3 regions."""
     network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
         network = PatchTokens(weights.create_embedding_network(config)[0])

@@ -236,8 +236,7 @@ class _TensorRecords(pickle.Unpickler):
 
 
 def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool, int]]:
-    """Of each convolution in order: its name and its norm's, stride, whether it is the last of a block, and the stage that it
-    ends, else -1."""
+    """Of each convolution in order: its name and its norm's, stride, whether it is a block's last, and the stage that it ends or -1."""
     yield "conv_stem", "bn1", 2, False, -1
     for stage, count in enumerate(blocks):
         parts = ("dw", "pw") if stage == 0 else ("pw", "dw", "pwl")

@@ -161,9 +161,8 @@ def database_of(tracking_uri: str) -> Path:
 
 
 def follow_move(tracking_uri: str) -> None:
-    """Have a database that was copied or moved with its artifacts name those beside it. MLflow records where they were made,
-    and has no call that changes it (mlflow#3144): a copy would read, and change, those of the original. Raises DataError for
-    one that cannot be written."""
+    """Have a database that was copied or moved with its artifacts name those beside it. MLflow records where they were made, and has no
+    call that changes it (mlflow#3144): a copy would read and change the original's. Raises DataError for one that cannot be written."""
     database = database_of(tracking_uri)
     if not tracking_uri.startswith(SQLITE):
         return

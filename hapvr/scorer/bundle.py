@@ -204,8 +204,7 @@ def write_bundle(
 def complete_bundle(
     folder: Path, *, evidence: EvidenceModel | str, card: str, calibration: Calibration | None = None
 ) -> None:
-    """Add what was fitted with the bundle itself: evidence, or a reason why there is none; calibration, where it had none; and
-    the card, in Markdown."""
+    """Add what was fitted with the bundle itself: evidence, or why there is none; calibration, if it had none; and the card (Markdown)."""
     if calibration is not None:
         _write_values(folder / CALIBRATION_FILE, calibration)
     if isinstance(evidence, EvidenceModel):

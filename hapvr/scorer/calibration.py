@@ -66,8 +66,7 @@ class Calibration:
         return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
 
     def threshold(self, precision: float) -> PrecisionThreshold:
-        """The stored threshold of the lowest precision that is at least the wanted one. Raises ArgumentError for a precision
-        that is not above 0, and above the highest one."""
+        """The stored threshold of the lowest precision >= the wanted one. Raises ArgumentError unless 0 < precision <= the highest one."""
         known = {row.precision: row for row in self.thresholds}
         enough = [one for one in known if 0 < precision <= one + 1e-9]
         if not enough:

@@ -62,8 +62,7 @@ class EvidenceModel:
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def contributions(self, features: Floats) -> Floats:
-        """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of FEATURES, of all candidates of one
-        view of a query."""
+        """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of FEATURES, of all candidates of a view."""
         weights = np.array([self.weights[name] for name in FEATURES])
         return np.asarray(_relative(features, self.usual, self.most) * weights, np.float64)
 

@@ -37,8 +37,7 @@ LEAST_MOVING = 0.1
 
 
 def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
-    """Where a video has inner pictures, at most MAX_INNER, the clearest first. jpegs: its sampled frames. A single one has
-    none, as nothing moves."""
+    """Where a video has inner pictures, at most MAX_INNER, the clearest first. jpegs: its sampled frames; in a single one nothing moves."""
     if len(jpegs) < 2:
         return []
     frames = decode_jpegs(spread(jpegs, MAX_FRAMES)).astype(np.float32)

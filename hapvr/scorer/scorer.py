@@ -105,8 +105,7 @@ class VideoScorer:
     ) -> list[PairScore]:
         """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
 
-        pairs: paths, or http(s) URLs of hosts that `access` allows. limits: default is the model's; access: default is all
-        files and no hosts."""
+        pairs: paths, or http(s) URLs of hosts that `access` allows. Defaults: limits of the model; access to all files and no hosts."""
         limits = limits or self.limits
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]

@@ -109,8 +109,7 @@ def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.ND
 
 
 class ShardIndex(HashIndex):
-    """The descriptors and hashes of one shard, compared exactly: the same searches as `FrameIndex`, in which no video of
-    another shard takes a place among the nearest."""
+    """The descriptors and hashes of one shard, compared exactly: as `FrameIndex`, but without videos of other shards among the nearest."""
 
     def __init__(self, frames: pa.Table) -> None:
         """frames: see `index_rows`."""

@@ -117,8 +117,7 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
     """Whether aligned frames are of the same footage, by their similarities [N, N] with each other and, on average, among
     themselves, whose correlation is Mantel's (1967) between two distance matrices.
 
-    A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene look alike
-    at all times."""
+    A copy, whatever was done to its pictures, is like its original where that is like itself; two takes of one scene always look alike."""
     diagonal = float(np.diag(cross).mean())
     if len(cross) < MIN_COURSE_FRAMES or diagonal >= NEAR_IDENTICAL or min(cross.std(), own.std()) < 1e-6:
         return diagonal >= NEAR_IDENTICAL
@@ -231,8 +230,7 @@ LATER = "It comes after the copy to keep by pixels without black bars, then bit 
 
 
 def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
-    """By these the copy to keep is chosen, in this order and the lowest first: pixels without black bars, bit rate (bytes
-    where the duration is not known), path."""
+    """Lowest for the copy to keep: by most pixels without black bars, highest bit rate (bytes where the duration is not known), path."""
     width, height = metadata.content_px
     rate = metadata.num_bytes / (metadata.duration_s or 1)
     return -width * height, -rate, metadata.path_text or ""

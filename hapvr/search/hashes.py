@@ -14,8 +14,7 @@ FOUND_FRAMES = pa.schema([("query_frame", pa.int32()), VIDEO_ID, SECOND, ("simil
 """What look-ups of frames give: the number of the query frame, and a frame of a video."""
 
 RADIUS = 10
-"""Bits by which two frames of one picture may differ. Of real clips, one of 70,000 pairs of frames of two videos
-is as near, and these show one scene."""
+"""Bits by which frames of one picture may differ. Of real clips, one of 70,000 pairs of frames of two videos is as near: of one scene."""
 PARTS = 4
 PART_BITS = 16
 MAX_COMPARED = 1 << 22
@@ -28,9 +27,8 @@ _NEAR = np.flatnonzero(np.bitwise_count(np.arange(1 << PART_BITS)) <= RADIUS // 
 class HashIndex:
     """The hashes of some frames, looked up exactly by Hamming distance. Any thread may search it.
 
-    Multi-index hashing (Norouzi, Punjani and Fleet, "Fast search in Hamming space with multi-index hashing", CVPR 2012): of two
-    hashes that differ in at most RADIUS bits, one of four parts differs in at most a quarter of that, so that only frames with
-    such a part are compared."""
+    Multi-index hashing (Norouzi, Punjani and Fleet, "Fast search in Hamming space with multi-index hashing", CVPR 2012): of two hashes that
+    differ in at most RADIUS bits, one of four parts differs in at most a quarter of that, so only frames with such a part are compared."""
 
     def __init__(self, frames: pa.Table) -> None:
         """frames: columns video_id, second and hash, those of a video contiguous; those without a hash are never found."""

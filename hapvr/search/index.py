@@ -74,9 +74,8 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True)
 class IndexState:
-    """What index.json holds. revision: number of changes so far. dims: of the descriptors. provenance: what they were made
-    with. version: of the table. shards: name -> digest of the descriptors that were taken in. files: name of each file of the
-    table, below the folder -> SHA-256."""
+    """What index.json holds. revision: number of changes so far. dims: of the descriptors. provenance: what they were made with. version:
+    of the table. shards: name -> digest of the descriptors taken in. files: path of each file of the table -> SHA-256."""
 
     revision: Annotated[int, Field(ge=0, lt=2**63)]
     dims: Annotated[int, Field(ge=1, lt=2**31)]
@@ -295,9 +294,8 @@ class FrameIndex:
     def _change(
         self, change: Callable[[Dataset, dict[str, str]], Dataset], *, forget: Literal["none", "old", "all"] = "none"
     ) -> None:
-        """Make what `change` returns the table of the index, with the shards, which it changes in place. forget: versions before
-        the last, with their files: none, those older than KEEP_S, or all, and every file that the last one is not read from, so
-        that other writers must be kept out."""
+        """Make what `change` returns the table of the index, with the shards, which it changes in place. forget: versions before the last,
+        with their files: none, those older than KEEP_S, or all, and every file that the last one does not use: keep other writers out."""
         with self._root.lock("index"), _naming_damage(self._place):
             state = read_record(self._root, STATE_FILE, IndexState)
             shards, table = dict(state.shards), _open(self._place, state.version)
@@ -379,8 +377,7 @@ def _open(place: str, version: int | None = None) -> Dataset:
 
 
 def _next(table: Dataset, before: int) -> Dataset:
-    """The table after one change; an error where another writer changed it in between: without a common lock, as in an
-    object store, nothing else shows that."""
+    """The table after one change; an error if another writer came between: without a common lock (object stores) nothing else shows it."""
     if table.version > before + 1:
         raise OSError("conflict: there is a version of another writer")
     return table

@@ -1,5 +1,4 @@
-"""What is asked, the part of a video or a picture, and what a search answers: matches with their segments and how much of
-both videos they cover, also as tables.
+"""What is asked, the part of a video or a picture, and what a search answers: matches, their segments and coverage, also as tables.
 
 A table has a row per matching segment, with the column names of VSC2022's `matches.csv` first.
 """

@@ -49,8 +49,7 @@ class Service:
     """What the endpoints share."""
 
     def __init__(self, project: Project, *, model: str | None = None, token_file: Path | None = None) -> None:
-        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError for a wrong file, and for
-        wrong values of the environment."""
+        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError for a wrong file or environment."""
         self.project = project
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()

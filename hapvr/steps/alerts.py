@@ -58,8 +58,7 @@ class AlertOutbox:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def put(self, messages: Mapping[str, str]) -> int:
-        """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is
-        passed over, delivered or not."""
+        """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is passed over."""
         with self._open() as database:
             before = database.total_changes
             database.executemany(_PUT, [(*message, "", 0.0) for message in messages.items()])

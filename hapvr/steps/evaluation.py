@@ -186,8 +186,7 @@ def _decide(project: Project, run: TrainingRun, version: int, champion: versions
 
 
 def _compare(project: Project, run: TrainingRun, champion: versions.Champion, name: str) -> dict[str, Difference]:
-    """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with the
-    features of the benchmark."""
+    """On the videos of a benchmark that both have scores of. Raises DataError where the champion does not go with its features."""
     definition, features = open_benchmark(project, name)
     tracker, folder, stored = tracker_of(project), f"benchmarks/{definition.name}", None
     if (written := tracker.artifact(champion.run_id, f"{folder}/scores.json")) is not None:

@@ -1,5 +1,4 @@
-"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates, values. The asset checks
-show these findings."""
+"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates, values; for the asset checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -101,8 +101,7 @@ def make_registered_model(
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
-    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` where it cannot
-    be exported or shall not be.
+    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` if it is not exported.
 
     All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features."""
     if not project.config.tracking.onnx:

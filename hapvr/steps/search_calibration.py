@@ -191,8 +191,7 @@ def candidates_of(engine: SearchEngine, video: SampledFeatures) -> list[list[Sco
 def known(
     views: Sequence[Sequence[ScoredCandidate]], *, matches: frozenset[str], hidden: frozenset[str], group: str
 ) -> Iterator[Searched]:
-    """A search with its matches, and without them, as if the query had none. views: candidates of each; hidden: ids of which
-    nothing is known, which are left out."""
+    """A search with its matches, and without them, as if the query had none. views: candidates of each; hidden: unknown ids, left out."""
     shown = [[one for one in view if one.video_id not in hidden] for view in views]
     place = {name: number for number, name in enumerate(dict.fromkeys(one.video_id for view in shown for one in view))}
     features = np.full((len(shown), len(place), len(FEATURES)), np.nan)

@@ -97,8 +97,7 @@ def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> 
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
-    """What is to be said where the index's model is not the champion (any more); nothing where no registry answers, or only with
-    an error."""
+    """What to say where the index's model is not the champion (any more); nothing where no registry answers, or only with an error."""
     try:
         champion = pinned_uri(_champion(project), project.tracking_uri)
     except (RegistryError, DamagedError, MissingPartError):

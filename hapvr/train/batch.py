@@ -130,8 +130,7 @@ class CachedViews(BatchSource):
     The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in one
     batch, see `BatchSampler`, so that they are positives of each other there.
 
-    copies: see `look_alikes`. Raises DataError without training videos, with a single one, and where views and embeddings do
-    not belong together."""
+    copies: see `look_alikes`. Raises DataError for fewer than two videos, and where views and embeddings do not belong together."""
 
     def __init__(
         self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric, copies: Mapping[str, str]

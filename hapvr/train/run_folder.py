@@ -1,5 +1,4 @@
-"""Files in the folder of a training: the record of the process that prepared it, its history, result and checkpoints; and
-the loggers of a training.
+"""Files in the folder of a training: the record of the process that prepared it, history, result and checkpoints; and its loggers.
 
 A checkpoint holds plain tensors and numbers. It starts with the SHA-256 of the rest, which is torch's archive; torch's own
 reader does not notice flipped bits.
@@ -89,8 +88,7 @@ class TrainingResult:
 
 
 class Logger(Protocol):
-    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages; what a subclass does
-    not override is dropped."""
+    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages; drops what no subclass overrides."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         return

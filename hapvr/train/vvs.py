@@ -132,8 +132,7 @@ def inserted(clips: Tensor, values: Tensor, source: Tensor) -> Tensor:
 
 
 def video_triplet(positive: Tensor, negative: Tensor) -> Tensor:
-    """L_vi: mean over anchors of max(0, s- - s+ + MARGIN). positive, negative: similarities [A] in [-1, 1] of each anchor with its
-    positive and its negative. Returns []."""
+    """L_vi: mean over anchors of max(0, s- - s+ + MARGIN). positive, negative: the similarities s+ and s- [A] in [-1, 1]. Returns []."""
     return (negative - positive + MARGIN).clamp(min=0).mean()
 
 

@@ -81,8 +81,7 @@ class FileState(NamedTuple):
 
 
 def check_file(path: Path) -> FileState:
-    """The state of a regular file with at least one byte; pipes and devices would block forever. Raises VideoError:
-    missing_file, empty_file or not_video."""
+    """The state of a regular file of a byte or more; pipes and devices block. Raises VideoError: missing_file, empty_file or not_video."""
     reason, problem = "missing_file", ""
     try:
         status = path.stat()
@@ -278,12 +277,6 @@ def _timed_frames(path: Path, container: InputContainer, stream: VideoStream) ->
     if not decoded:
         reason = "decode_error" if problem else "no_frames"
         raise VideoError(reason, f"video: {path.name}: no frame decodes ({problem or 'empty stream'}); fetch it again")
-
-
-def _clocks(frame: VideoFrame) -> NDArray[np.float64]:
-    """[2], time of display and of decoding in seconds; nan where unknown."""
-    unit_s = float(frame.time_base or "nan")
-    return np.array([np.nan if one is None else one * unit_s for one in (frame.pts, frame.dts)])
 
 
 def _positive(value: Fraction | float | None) -> float | None:

@@ -121,8 +121,7 @@ def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
 def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
 
-    frames: [H, W] luma of a few frames, at least one. Rows and columns belong to a bar if they are at an edge and near black in
-    every frame."""
+    frames: [H, W] luma of one frame or more. Rows and columns belong to a bar if they are at an edge and near black in every frame."""
     brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
     first, last = _shown(brightest)
     left, right = _shown(brightest[first:last].T)
@@ -139,8 +138,7 @@ def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
 def noise_level(jpegs: Sequence[bytes]) -> float:
     """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of three frames: texture is local.
 
-    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16 pixels. 0 for pictures of
-    less than a block.
+    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16 pixels; 0 for smaller pictures.
     """
     levels, side = [], 16
     for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, 3)):
@@ -180,8 +178,7 @@ def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None
 
 
 def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
-    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: what of it shows
-    something, as `content_box` says."""
+    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: its `content_box`."""
     height, width = grey.shape
     left, top, right, bottom = box
     area = (left * width, top * height, right * width, bottom * height)

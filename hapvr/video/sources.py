@@ -98,8 +98,7 @@ def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> N
 def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
     """Entries of files below root, sorted by video id; control characters and bytes that are not UTF-8 are escaped.
 
-    An id that would be too long ends in a digest of the name. So do all but one of the ids of files whose names differ only in
-    their Unicode form."""
+    An id that would be too long ends in a digest of the name, as do all but one of files whose names differ only in their Unicode form."""
     names = {text_of_path(path.relative_to(root)): path for path in files}
     entries: dict[str, ManifestEntry] = {}
     # of names that are equal in normal form, the one that is in this form comes first and has the plain id
