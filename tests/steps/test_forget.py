@@ -1,5 +1,6 @@
 """Forgetting videos: nothing of them is left in any file, everything else stays as it was."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,12 +274,41 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
         rows = manifest.read_manifest_shard(root, key)
         moved = [replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows]
         manifest.write_manifest_shard(root, key, moved)
+    copy, other = "in/other 3.mp4", "in/other 4.mp4"
+    mark(root, gone, other, "match")
+    has_content_of(project, copy, gone)
+    mark(root, other, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4"))  # its name before it was used again
+    earlier = root.local_path(f"search/{'0' * 64}/index-0001")
+    shutil.copytree(root.local_path(current_index(root).place), earlier)
+    (earlier / "index.json").write_text("{")
     asked = plan_forgetting(project, [], offline="in")
     assert [one.video_id for one in asked] == [gone]
     forget(project, asked)
     assert gone not in Searcher.open(project).collection.video_ids()
+    assert not earlier.exists()
+    names = [sorted(one.names) for one in read_marks(root).rows()]
+    assert [copy, other] in names
+    assert ["in/other 1.mp4", other] in names
     (key,) = make_manifest(project).new_shards
     assert [row.video_id for row in manifest.read_manifest_shard(root, key)] == [gone]
+
+
+def has_content_of(project: Project, video_id: str, other: str) -> None:
+    """Let the record of a video say that it has the content of another one."""
+    shards = [project.shard("videos", key) for key in project.root.list_folders("videos")]
+    (sha256,) = (row["sha256"] for shard in shards for row in shard.rows() if row["video_id"] == other)
+    for shard in shards:
+        rows = [row | ({"sha256": sha256} if row["video_id"] == video_id else {}) for row in shard.rows()]
+        shard.write_index(rows, provenance=shard.require({}), fields=manifest.VIDEO_COLUMNS)
+
+
+def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
+    """A video that is deleted changes what it was fitted on, and a source that is forgotten takes it away."""
+    root, (key, *_) = project.root, manifest.training_shard_keys(project.root)
+    for kept in (1, 0):
+        manifest.write_manifest_shard(root, key, manifest.read_manifest_shard(root, key)[:kept])
+        run(project, "frames")
+        assert not CHAIN["whitening"].run(project, "").done
 
 
 def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
