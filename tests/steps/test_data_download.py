@@ -8,7 +8,7 @@ import pytest
 
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
-from hapvr.steps.videos import make_videos
+from hapvr.steps.videos import make_frames, make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.video.site import Site, serve
@@ -60,11 +60,22 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     (tmp_path / "list.csv").write_text(f"video_id,url\n3,{site.address}/other.mp4\n")
     with pytest.warns(UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"):
         make_manifest(project)
-    make_videos(project, KEY, retry_failed=True)
-    assert {path for path, _ in site.requests} == {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
-    assert statuses(project) == [
-        "ok" if name == "flaky.mp4" else status for name, status in zip(NAMES, FOUND, strict=True)
-    ]
+    failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
+    make_videos(project, KEY, retry_failed=True, retry_unavailable=False)
+    assert {path for path, _ in site.requests} == failed
+    assert statuses(project) == [*FOUND[:3], "ok", *FOUND[4:]]
     second = project.shard("videos", KEY).index()
     kept = first.filter(pl.col("status") != "failed")
     assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
+    site.requests.clear()
+    make_videos(project, KEY, retry_failed=True)
+    assert {path for path, _ in site.requests} == failed - {"/flaky.mp4"} | {"/404/gone.mp4", "/403/no.mp4"}
+
+    make_frames(project, KEY)
+    frames = project.root.sha256(f"frames/{KEY}/data.parquet")
+    Path(second["path"][3]).unlink()
+    site.failures = 99  # and the site has it no more
+    for step in (make_videos, make_frames):
+        step(project, KEY, retry_failed=True)
+    assert project.shard("videos", KEY).index().equals(second)
+    assert project.root.sha256(f"frames/{KEY}/data.parquet") == frames

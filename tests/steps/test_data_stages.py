@@ -14,8 +14,9 @@ from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
+from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.sources import is_away, make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.frames import decode_jpegs
 from tests.conftest import write_clip
@@ -69,6 +70,29 @@ def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Pat
     assert make_frames(project, "in-00002").num_ok == 1
 
 
+def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> None:
+    """A drive is away also where one of its videos was moved to another folder; what is new elsewhere is taken."""
+    usb, other = tmp_path / "usb", tmp_path / "other"
+    for number, folder in enumerate((usb, usb, other)):
+        write_clip(folder / f"{number}.mp4", seed=number, seconds=0.5)
+    sources = [{"kind": "folder", "name": one.name, "path": str(one)} for one in (usb, other)]
+    project = open_project(tmp_path, folder_settings(usb, tmp_path / "data", sources=sources))
+    for key in make_manifest(project).shards:
+        make_videos(project, key)
+    (usb / "0.mp4").rename(other / "moved.mp4")
+    assert not make_manifest(project).new_shards
+
+    def forgotten() -> None:
+        forget(project, plan_forgetting(project, [], offline="usb"))
+
+    for number, change in enumerate((lambda: usb.rename(tmp_path / "away"), forgotten, usb.mkdir), 3):
+        assert is_away(project, "usb") == (number == 4)
+        change()
+        write_clip(other / f"{number}.mp4", seed=number, seconds=0.5)
+        with pytest.warns(UserWarning, match="source usb: none of its files is there"):
+            assert make_manifest(project).new_shards
+
+
 def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
     """A clip that arrives later gets a shard of its own; a touched one is looked at, not decoded; other bytes are decoded,
     and give no frames until the new file was looked into."""
@@ -115,12 +139,8 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     make_manifest(project)
     make_videos(project, "in-00000")
     make_frames(project, "in-00000")
-    rows = project.shard("videos", "in-00000").index().select("video_id", "status", "reason").rows()
-    assert rows == [
-        ("in/\\xff\\n.mp4", "not_video", "not_video"),
-        ("in/caf\\xe9.mp4", "ok", ""),
-        ("in/plain.mp4", "ok", ""),
-    ]
+    rows = project.shard("videos", "in-00000").index().select("video_id", "reason").rows()
+    assert rows == [("in/\\xff\\n.mp4", "not_video"), ("in/caf\\xe9.mp4", ""), ("in/plain.mp4", "")]
     reader = open_frames(project, "in-00000")
     assert reader.read("in/caf\\xe9.mp4").jpegs == reader.read("in/plain.mp4").jpegs
     assert not make_videos(project, "in-00000").done

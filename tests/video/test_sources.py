@@ -1,11 +1,13 @@
 """Folders and lists as manifest entries."""
 
+import errno
 import os
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from hapvr.cli import _say_warning
 from hapvr.errors import DataError
 from hapvr.video.sources import path_of_text, read_list, scan_folder, text_of_path, validate_video_id
 
@@ -60,6 +62,20 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
     assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4"]
 
 
+def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monkeypatch, capsys):
+    def listed(folder, list_folder=os.scandir):
+        if str(folder).endswith("locked"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return list_folder(folder)
+
+    touch(tmp_path, "a.mp4", "b/locked/c.mp4")
+    monkeypatch.setattr(os, "scandir", listed)
+    with monkeypatch.context() as shown:
+        shown.setattr("warnings.showwarning", _say_warning)
+        assert ids(scan_folder(tmp_path, source="s")) == ["s/a.mp4"]
+    assert "locked cannot be listed (Permission denied); its files are left out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     """Ids of YouTube alone, URLs alone, or both; repeated rows count once."""
@@ -90,10 +106,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
         ("url\nftp://host/a\n", "got 'ftp://host/a'"),
         ("video_id\nshort\n", "or an 11-character YouTube id, got 'short'"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
-        (
-            "video_id,url\nsame,http://host/a\nsame,http://host/b\n",
-            "row 2: id 's/same' already stands for http://host/a",
-        ),
+        ("video_id,url\nsame,http://h/a\nsame,http://h/b\n", "row 2: id 's/same' already stands for http://h/a"),
     ],
 )
 def test_read_list_names_the_wrong_row(tmp_path, text, message):
