@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from typer.core import TyperArgument
 
-from hapvr.commands.terminal import as_command, say, show
+from hapvr.commands.terminal import _unforeseen, as_command, say, show
 from hapvr.serving.server import Server
 from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
@@ -192,3 +192,8 @@ def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
     full = ["sh", "-c", '"$@" --help > /dev/full', "sh", *command[:3]]
     again = subprocess.run(full, capture_output=True, text=True, env=environment, check=False)
     assert (again.returncode, again.stderr.partition(" (")[0]) == (1, "error: standard output cannot be written")
+
+
+def test_an_error_that_nobody_foresaw_has_no_logins() -> None:
+    said = _unforeseen(RuntimeError("API request to https://alice:hunter2@host/api failed, and //bob@other/x; me@home"))
+    assert "API request to https://host/api failed, and //other/x; me@home" in said

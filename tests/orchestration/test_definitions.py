@@ -1,12 +1,16 @@
 """What Dagster loads: names that users build on."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import dagster as dg
+import pytest
 import yaml
 
 from hapvr.chain import CHAIN, JOBS as CHAIN_JOBS
+from hapvr.errors import DamagedError
 from pipelines.automation import ON_REQUEST, ONE_AT_A_TIME, jobs
 from pipelines.definitions import defs
 from pipelines.ui import GROUPS
@@ -33,18 +37,13 @@ def test_sensors_and_schedules_are_stable() -> None:
     sensors = {sensor.name: (started(sensor), sensor.default_status.value) for sensor in repository.sensor_defs}
     assert sensors == SENSORS
     schedules = {
-        schedule.name: (
-            schedule.job_name,
-            schedule.cron_schedule,
-            schedule.execution_timezone,
-            schedule.default_status.value,
-        )
-        for schedule in repository.schedule_defs
+        one.name: (one.job_name, one.cron_schedule, one.execution_timezone, one.default_status.value)
+        for one in repository.schedule_defs
     }
     assert schedules == SCHEDULES
 
 
-def test_automation_follows_the_configuration(tmp_path: Path) -> None:
+def test_automation_follows_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `enabled`, sensors and schedule start on, at the configured times. `run_resources` are on the runs of that job, and
     the most of any on those of the automation; other jobs ask for nothing."""
     settings = small_settings(tmp_path, tmp_path / "data")
@@ -54,13 +53,16 @@ def test_automation_follows_the_configuration(tmp_path: Path) -> None:
         "run_resources": asking,
     }  # fmt: skip
     with Storage().instance(tmp_path, write_settings(tmp_path / "config.yaml", settings)):
-        from pipelines.automation import missing_and_outdated
+        from pipelines.automation import _outdated, missing_and_outdated
         from pipelines.definitions import defs
 
         repository = defs.get_repository_def()
         (schedule,) = repository.schedule_defs
         assert (schedule.cron_schedule, schedule.execution_timezone) == ("30 1 * * 3", "Europe/Berlin")
         assert {one.default_status.value for one in (schedule, *repository.sensor_defs)} == {"RUNNING"}
+        monkeypatch.setattr("hapvr.chain.outdated", Mock(side_effect=DamagedError("marks are damaged")))
+        with pytest.warns(UserWarning, match="marks are damaged"):  # the rest goes on
+            assert _outdated(datetime.now(UTC)) == {}
         asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
         for name, wanted in asking.items():
             assert json.loads(asked.pop(name) or "") == wanted

@@ -13,7 +13,7 @@ from assets.project import PROCESS_TAG, process_tag
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
-from pipelines.monitoring import fail_lost_runs, is_lost, remove_old_runs, sensors
+from pipelines.monitoring import fail_lost_runs, failure_reason, is_lost, remove_old_runs, sensors
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage
 from tests.registry.empty_store import new_store
@@ -46,7 +46,7 @@ def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str, m
 
 @dg.op
 def broken() -> None:
-    raise dg.Failure("as asked for")
+    raise dg.Failure("as asked for by https://alice:hunter2@host")
 
 
 @dg.job
@@ -99,6 +99,11 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
             ).for_run_failure()
             sensor(context)
             found.append(AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0))
+        Project.open(config).root.write_json("watch/tick.json", [])  # damaged: the state cannot be told
+        context = dg.build_sensor_context(instance=instance, resources={"project": project_resource()})
+        waiting = next(one for one in sensors if one.name == "waiting_alerts")(context)
+        assert "0 messages were posted, 1 wait. " in waiting.skip_message
+        assert any('"status_unknown"' in body for _, body in AlertOutbox(Project.open(config).root).due())
     assert found == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]
@@ -116,12 +121,11 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
         instance.add_dynamic_partitions("shards", ["a", "b"])
         made = [dg.materialize([frames], instance=instance, partition_key=key).run_id for key in ("a", "a", "b")]
         failed = breaking.execute_in_process(instance=instance, raise_on_error=False).run_id
+        assert failure_reason(instance, failed) == "as asked for by https://host"
         assert remove_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == 0
         assert remove_old_runs(instance, datetime.now(UTC) + timedelta(seconds=1)) == 2
         assert {run.run_id for run in instance.get_runs()} == set(made[1:])
         assert instance.get_materialized_partitions(dg.AssetKey("frames")) == {"a", "b"}
         assert instance.get_latest_materialization_event(dg.AssetKey("frames")) is not None
-        left = [
-            path for path in Path(instance.root_directory).rglob("*") if made[0] in path.name or failed in path.name
-        ]
+        left = [one for one in Path(instance.root_directory).rglob("*") if made[0] in one.name or failed in one.name]
     assert left == []

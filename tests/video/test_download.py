@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from yt_dlp.networking.exceptions import TransportError
 from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
 from hapvr.errors import ArgumentError
@@ -87,7 +88,11 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     """Too slow is a failure that a later run resumes; too large is final and leaves nothing behind."""
     slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, workers=1))
     assert (slow.status, slow.reason) == ("failed", "timeout")
-    large = site.get("/video.mp4", tmp_path / "large", config=DownloadConfig(max_bytes=1000, workers=1))
+    cookies = tmp_path / "cookies.txt"
+    cookies.write_text(text := "# Netscape HTTP Cookie File\n# mine\n127.0.0.1\tFALSE\t/\tFALSE\t0\tname\tvalue\n")
+    config = DownloadConfig(max_bytes=1000, workers=1, cookies_file=cookies)
+    large = site.get("/video.mp4", tmp_path / "large", config=config)
+    assert cookies.read_text() == text
     assert (large.status, large.reason) == ("too_large", "too_large")
     assert list((tmp_path / "large").iterdir()) == []
 
@@ -192,6 +197,18 @@ def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
     assert [host for host in ("8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808") if download._is_local(host)] == []
 
 
+def test_only_a_proxy_opens_the_local_network(monkeypatch, tmp_path):
+    """It may lie there; names that are to be asked without one open nothing."""
+    monkeypatch.setattr(download, "_may_go_local", False)  # as it is afterwards
+    monkeypatch.setattr(download.yt_dlp.YoutubeDL, "extract_info", lambda *_, **__: {})
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    for name, opened in (("NO_PROXY", False), ("HTTP_PROXY", True)):
+        monkeypatch.setenv(name, "localhost")
+        download._fetch("http://example.org/a.mp4", tmp_path / "a", ONCE, 0, 1)
+        assert download._may_go_local == opened
+
+
 def test_download_video_refuses_local_paths(tmp_path):
     """Files are never read through the downloader."""
     for uri in ("/etc/passwd", "file:///etc/passwd"):
@@ -202,15 +219,13 @@ def test_download_video_refuses_local_paths(tmp_path):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (
-            ExtractorError("Private video. Sign in if you've been granted access", expected=True),
-            ("unavailable", "gone"),
-        ),
+        (ExtractorError("Private video. Sign in if you were granted access", expected=True), ("unavailable", "gone")),
         (ExtractorError("Video unavailable. This video has been removed", expected=True), ("unavailable", "gone")),
         (ExtractorError("Sign in to confirm your age", expected=True), ("unavailable", "gone")),
         (GeoRestrictedError("blocked in your country"), ("unavailable", "gone")),
         (ExtractorError("Sign in to confirm you're not a bot", expected=True), ("failed", "network")),
         (OSError("connection reset"), ("failed", "network")),
+        (TransportError("ffmpeg-talk: Remote end closed connection"), ("failed", "network")),
     ],
 )
 def test_classify_failure_reads_what_sites_say(error, expected):
