@@ -97,11 +97,8 @@ def test_the_better_file_is_kept(better: dict[str, object], facts: str) -> None:
 
 def test_black_bars_and_added_footage_do_not_win() -> None:
     """A letterboxed copy in a larger frame loses against the original, and a copy that holds another one to those that do not."""
-    known = {
-        "boxed": metadata("boxed", height_px=480, num_bytes=9 * 10**6, content=(1.0, 0.74)),
-        "plain": metadata("plain"),
-    }
-    kept, other = group_copies([pair("boxed", "plain")], known)
+    boxed = metadata("boxed", height_px=480, num_bytes=9 * 10**6, content=(1.0, 0.74))
+    kept, other = group_copies([pair("boxed", "plain")], {"boxed": boxed, "plain": metadata("plain")})
     assert (kept.video_id, kept.reason) == ("plain", FIRST.format("640 x 360 pixels, 800 kbit/s"))
     assert other.reason.endswith("640 x 355 pixels, 7200 kbit/s against 640 x 360 pixels, 800 kbit/s.")
     known = {"a": metadata("a"), "b": metadata("b"), "mix": metadata("mix", width_px=1280, height_px=720)}
@@ -119,8 +116,8 @@ def test_equal_files_are_told_apart_by_their_path() -> None:
 @given(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda one: one[0] < one[1])), st.randoms())
 def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: object) -> None:
     """Any graph: each video once, one keeper and one medoid a group, stable names, the same for shuffled pairs."""
-    pairs = [pair(f"v{one}", f"v{other}") for one, other in sorted(edges)]
-    known = {f"v{number}": metadata(f"v{number}") for number in range(10)}
+    pairs = [pair(f"v{one}", f"v{two}", similarity=0.5 + one * two % 5 / 8) for one, two in sorted(edges)]
+    known = {f"v{number}": metadata(f"v{number}", noise=5.0 * (number == 4)) for number in range(10)}
     members = group_copies(pairs, known)
     shuffled = list(pairs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -132,6 +129,13 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
         assert len(inside) >= 2
         assert [sum(member.keep for member in inside), sum(member.medoid for member in inside)] == [1, 1]
         assert group == min(member.metadata.sha256 for member in inside)[:12]
+    of, free = {one.video_id: one for one in members}, {name for one in pairs for name in (one.first, one.second)}
+    while free:  # what the choice of the next medoid is by definition
+        inner = [one for one in pairs if {one.first, one.second} <= free]
+        like = {name: [one.similarity for one in inner if name in (one.first, one.second)] for name in free}
+        name = min(free, key=lambda one: (known[one].noise, -len(like[one]), -sum(like[one]), known[one].sha256))
+        assert name not in of or of[name].medoid
+        free -= {name, *(one.video_id for one in members if name in of and one.group == of[name].group)}
 
 
 def test_a_picture_in_a_picture_ties_no_groups_together() -> None:

@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,11 +28,12 @@ def project(small_project: Project, tmp_path: Path) -> Project:
     return project
 
 
-def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
+def test_a_model_has_seen_what_its_training_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a training all usable videos are pending; after it none, unless settings change or shards come."""
     before = pending_data(project)
     assert not before.is_empty
     assert before.num_videos > 0
+    monkeypatch.setattr("hapvr.steps.training.copies_of", Mock(side_effect=[{"a": "1"}, {"b": "2"}]))
     run = prepare_training(project, "seen", tags={})
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
@@ -41,6 +43,8 @@ def test_a_model_has_seen_what_its_training_read(project: Project) -> None:
     (run.folder / "result.json").write_text("{}")
     with pytest.raises(DataError, match=r"seen has other settings or data: settings train\.seed"):
         prepare_training(seeded, run.key, tags={})
+    prepare_training(project, run.key, tags={})
+    assert read_record(run.folder)["copies"] == {"a": "1"}  # those that it began with
     provenance, own = whitening_provenance(project.root), load_whitening(project.root)
     assert provenance is not None
     save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
