@@ -107,10 +107,8 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
     add_folders(tmp_path / "root", [tmp_path / "clips-train"])
     write_clip(tmp_path / "clips" / "a.mp4", seed=1, seconds=1)
     added = add_folders(tmp_path / "root", [tmp_path / "clips"])
-    assert [one.name for one in added.config.sources] == [
-        "clips-train",
-        "clips-2",
-    ]  # ids of one are no parts of the other
+    names = [one.name for one in added.config.sources]
+    assert names == ["clips-train", "clips-2"]  # ids of one are no parts of the other
     shutil.copytree(tmp_path / "root", tmp_path / "copy")
     with pytest.raises(HapvrError, match="correct it if the collection was copied or moved"):
         Project.open(tmp_path / "copy")

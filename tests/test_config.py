@@ -18,7 +18,6 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
     ("change", "message"),
     [
         ({"train": {"stpes": 10}}, "train: unknown key 'stpes'; allowed here: batch_videos, contrast, data_workers"),
-        ({"train": {"device": "tpu"}}, "train: unknown key 'device'"),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (
             {"backbone": {"weights": {"source": "file", "pth": "x"}}},
@@ -45,10 +44,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             {"teacher": {"options": {"mlp_ratio": float("nan")}}},
             "teacher.options.mlp_ratio.float: Input should be a finite number",
         ),
-        (
-            {"automation": {"retrain_cron": "99 * * * *"}},
-            "automation.retrain_cron: wanted numbers or * for minute, hour",
-        ),
+        ({"automation": {"retrain_cron": "99 * * * *"}}, "automation.retrain_cron: wanted numbers or * for minute"),
         ({"automation": {"retrain_cron": "*/0 * * * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
@@ -162,21 +158,17 @@ def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: 
 
 def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`${NAME}` is replaced anywhere in a value; one that is empty is named."""
-    monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "")
-    settings = MINIMAL | {
-        "backbone": {"weights": {"source": "file", "path": "${HAPVR_TEST_WEIGHTS}/network.safetensors"}}
-    }
+    monkeypatch.setenv("TEST_WEIGHTS", "")
+    settings = MINIMAL | {"backbone": {"weights": {"source": "file", "path": "${TEST_WEIGHTS}/network.safetensors"}}}
     path = write(tmp_path / "a.yaml", settings)
-    with pytest.raises(ConfigError, match=r"a\.yaml is not valid: .* variable HAPVR_TEST_WEIGHTS is not set"):
+    with pytest.raises(ConfigError, match=r"a\.yaml is not valid: .* variable TEST_WEIGHTS is not set"):
         load_config(path)
-    monkeypatch.setenv("HAPVR_TEST_WEIGHTS", "/models")
+    monkeypatch.setenv("TEST_WEIGHTS", "/models")
     weights = load_config(path).backbone.weights
     assert weights.path == Path("/models/network.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("place", "text"), [("shard_videos", "${S}"), ("watch.webhook.url", "https://x.org:99999/${S}")]
-)
+@pytest.mark.parametrize(("place", "text"), [("shard_videos", "${S}"), ("watch.webhook.url", "https://x:99999/${S}")])
 def test_what_is_wrong_with_a_secret_is_said_without_it(tmp_path: Path, monkeypatch, place: str, text: str) -> None:
     monkeypatch.setenv("S", "hunter2-hunter2")
     path = write(tmp_path / "a.yaml", MINIMAL)
@@ -186,9 +178,7 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)
-def test_shipped_backbones_extend_any_configuration(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shipped_backbones_extend_any_config(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each preset names the networks alone, in words that the configuration takes."""
     monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchvision.pt")
     own = MINIMAL | {"extends": str(path)}

@@ -66,9 +66,7 @@ def test_operations_lists_every_sensor_and_schedule() -> None:
 def test_the_committed_reference_is_current() -> None:
     """`make docs` writes it; this fails after a change of hapvr/config.py without that."""
     committed = (CHECKOUT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert committed == run_python(CHECKOUT / ".ci" / "config_reference.py"), (
-        "docs/configuration.md is old; run `make docs`"
-    )
+    assert committed == run_python(CHECKOUT / ".ci" / "config_reference.py"), "it is old; run `make docs`"
 
 
 def test_paths_in_the_documents_exist() -> None:

@@ -83,9 +83,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     folder = tmp_path_factory.mktemp("registry")
     tracker = Tracker(new_store(folder), "tests")
     for number in (1, 2):
-        run = tracker.start(
-            f"run-{number}", name="run", params={}, tags={"dagster.run_id": "abc"} if number == 2 else {}
-        )
+        run = tracker.start(f"run-{number}", name="r", params={}, tags={"dagster.run_id": "abc"} if number == 2 else {})
         bundle = make_bundle(folder / str(number), card="# The card\n" if number == 2 else "")
         register(
             tracker,

@@ -72,9 +72,7 @@ def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Pat
     assert [row["precision"] for row in done.json["thresholds"]] == [0.5, 0.8, 0.9, 0.95, 0.99]
 
 
-def test_score_reads_folders_and_lists(
-    call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_and_lists_are_read(call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The videos of a folder and those that a list names, a row per pair."""
     clips = tmp_path / "clips"
     (clips / "deeper").mkdir(parents=True)

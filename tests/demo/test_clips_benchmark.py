@@ -104,9 +104,7 @@ def test_split_user_videos_keeps_its_assignment(clips: Path, tmp_path: Path) -> 
     assert held_out <= originals(tmp_path / "b" / "own-test") | originals(tmp_path / "b" / "own-validation")
 
 
-def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(
-    clips: Path, small_project: Project, tmp_path: Path
-) -> None:
+def test_too_few_clips_and_a_wrong_table_are_named(clips: Path, small_project: Project, tmp_path: Path) -> None:
     """Four clips are enough: two to train, and one query each with borrowed distractors; three are refused."""
     for index in (4, 5):
         (clips / f"clip {index}.mp4").unlink()
@@ -132,9 +130,7 @@ def test_too_few_clips_and_a_wrong_table_of_scenes_are_named(
     validation_rate=st.floats(0, 0.5),
     test_rate=st.floats(0, 0.49),
 )
-def test_held_out_counts_leave_something_everywhere(
-    draws: list[float], validation_rate: float, test_rate: float
-) -> None:
+def test_held_out_counts_leave_some_everywhere(draws: list[float], validation_rate: float, test_rate: float) -> None:
     """However the draws fall, one clip is for test, one for validation, and two are for training; many follow the rates."""
     num_test, num_validation = held_out_counts(draws, validation_rate=validation_rate, test_rate=test_rate)
     assert num_test >= 1

@@ -70,9 +70,8 @@ def of_quantized_ap(row: Row, num_bins: int) -> float:
     """1 - sum over bins of precision times gain in recall, with triangular bins on [0, 1]."""
     width, hits, seen, average_precision = 1 / (num_bins - 1), 0.0, 0.0, 0.0
     for number in range(num_bins):
-        shares = {
-            kind: [max(0.0, 1 - abs(s - 1 + number * width) / width) for s in scores(row, kind)] for kind in (1, -1)
-        }
+        edge = 1 - number * width
+        shares = {kind: [max(0.0, 1 - abs(s - edge) / width) for s in scores(row, kind)] for kind in (1, -1)}
         hits += sum(shares[1])
         seen += sum(shares[1]) + sum(shares[-1])
         average_precision += sum(shares[1]) / len(shares[1]) * (hits / seen if seen > 0 else 0.0)
@@ -175,10 +174,8 @@ def test_losses_of_pairs_equal_the_loop() -> None:
         expected = mean([(1 - s) ** power for s in positives] + [s**power for s in negatives])
         assert loss(similarity, labels).item() == pytest.approx(expected)
     for margin in (0.3, 1.0):
-        attract, repel = (
-            mean([(1 - s) ** 2 for s in positives]),
-            mean([max(0.0, margin - 1 + s) ** 2 for s in negatives]),
-        )
+        attract = mean([(1 - s) ** 2 for s in positives])
+        repel = mean([max(0.0, margin - 1 + s) ** 2 for s in negatives])
         assert contrastive(similarity, labels, margin=margin).item() == pytest.approx((attract + repel) / 2)
 
 

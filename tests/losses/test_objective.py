@@ -28,9 +28,8 @@ def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor,
     shape = (len(sources), len(sources), FRAMES, FRAMES)
     frame = torch.rand(shape, generator=generator) * 2 - 1
     video = (torch.rand(shape[:2], generator=generator) * 2 - 1).requires_grad_()
-    similarities = Similarities(
-        frame=frame.requires_grad_(), refined=frame, video=video, regularization=torch.tensor(0.25)
-    )
+    frame.requires_grad_()
+    similarities = Similarities(frame=frame, refined=frame, video=video, regularization=torch.tensor(0.25))
     return similarities, labels, frame_labels, pairs
 
 
@@ -62,9 +61,7 @@ def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tenso
     assert_close(total, sum(w * value for w, value in zip(weights, expected.values(), strict=True)))
 
 
-def test_objective_gradient_reaches_positive_frame_pairs_only(
-    views: tuple[Similarities, Tensor, Tensor, Tensor],
-) -> None:
+def test_gradient_reaches_positive_frame_pairs_only(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
     """Frame similarities of negative video pairs, and of a clip with itself, are not ranked."""
     similarities, labels, frame_labels, pairs = views
     Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)[0].backward()

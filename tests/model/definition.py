@@ -27,9 +27,7 @@ def published_score(
         while len(video) < min_frames:
             video = np.concatenate([video, video])
         embedded.append(np.stack([[embed(state, region, attention) for region in frame] for frame in video]))
-    frame = np.array(
-        [[chamfer(first @ second.T, rates[0], symmetric) for second in embedded[1]] for first in embedded[0]]
-    )
+    frame = np.array([[chamfer(one @ two.T, rates[0], symmetric) for two in embedded[1]] for one in embedded[0]])
     refined = np.clip(compare(state, frame, comparator, padding), -1, 1)
     return chamfer(refined, rates[1], symmetric)
 
@@ -40,10 +38,9 @@ def embed(state: Mapping[str, Array], region: Array, prefix: str) -> Array:
         code = np.sign(region / np.linalg.norm(region) @ state["binarization.W"])
         return code / np.sqrt(len(code))
     context = state[f"{prefix}attention.context_vector.weight"][0]
-    if f"{prefix}attention.transform.weight" in state:
-        hidden = np.tanh(
-            state[f"{prefix}attention.transform.weight"] @ region + state[f"{prefix}attention.transform.bias"]
-        )
+    transform = f"{prefix}attention.transform"
+    if f"{transform}.weight" in state:
+        hidden = np.tanh(state[f"{transform}.weight"] @ region + state[f"{transform}.bias"])
         return region / (1 + np.exp(-context @ hidden))
     return region * (context @ region / 2 + 0.5)
 

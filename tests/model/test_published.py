@@ -25,12 +25,8 @@ from hapvr.steps.features import read_pca
 from tests.model.definition import published_score
 
 DIMS = 16
-HAP_VR, S2VS, VISIL, WHOLE_VISIL = (
-    "comparator_module.",
-    "visil_head.",
-    "video_comperator.",
-    "visil_head.video_comperator.",
-)
+HAP_VR, S2VS, VISIL = "comparator_module.", "visil_head.", "video_comperator."
+WHOLE_VISIL, OF_VISIL = S2VS + VISIL, {"comparator": VISIL, "padding": "replicate"}
 
 
 def released(prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIMS) -> dict[str, Tensor]:
@@ -73,15 +69,12 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "S2VS": ({"prefix": S2VS}, {"comparator": S2VS}),
     "DnS, attention": ({"prefix": S2VS, "form": "cosine"}, {"comparator": S2VS}),
     "DnS, binary": ({"prefix": S2VS, "bits": 24}, {"comparator": S2VS}),
-    "ViSiL_v": ({"prefix": VISIL, "form": "linear"}, {"comparator": VISIL, "padding": "replicate"}),
+    "ViSiL_v": ({"prefix": VISIL, "form": "linear"}, OF_VISIL),
     "ViSiL_v, whole": (
         {"prefix": WHOLE_VISIL, "form": "linear"},
-        {"comparator": WHOLE_VISIL, "attention": "visil_head.", "padding": "replicate"},
+        OF_VISIL | {"comparator": WHOLE_VISIL, "attention": "visil_head."},
     ),
-    "ViSiL_sym": (
-        {"prefix": VISIL, "form": "linear"},
-        {"comparator": VISIL, "padding": "replicate", "symmetric": True},
-    ),
+    "ViSiL_sym": ({"prefix": VISIL, "form": "linear"}, OF_VISIL | {"symmetric": True}),
 }
 
 
@@ -189,10 +182,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             "transformer.weight": torch.ones(2),
         },
         "comparator_module.fconv.bias has NaN": {**good, "comparator_module.fconv.bias": torch.tensor([torch.nan])},
-        "comparator_module.fconv.bias has values of torch.int64": {
-            **good,
-            "comparator_module.fconv.bias": torch.tensor([1]),
-        },
+        "fconv.bias has values of torch.int64": {**good, "comparator_module.fconv.bias": torch.tensor([1])},
         "comparator_module.conv1.bias is missing|comparator.conv1.bias": {
             **good,
             "comparator_module.conv1.bias": torch.zeros(1).expand(32),  # of 2**40 it would take all memory
@@ -244,11 +234,8 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "rank.npz", mean=arrays["mean"], V=arrays["V"], d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0])
     with pytest.raises(ArgumentError, match=r"dims: got 5, wanted 1 to 4, .* not negative"):
         read_pca(tmp_path / "rank.npz", dims=5)
-    for wrong in (
-        {"V": torch.zeros(6, 6)},
-        {"V": 1j * torch.eye(6)},
-        {"mean": torch.full((6,), 1e300, dtype=torch.float64)},
-    ):
+    huge = torch.full((6,), 1e300, dtype=torch.float64)
+    for wrong in ({"V": torch.zeros(6, 6)}, {"V": 1j * torch.eye(6)}, {"mean": huge}):
         np.savez(tmp_path / "wrong.npz", **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()})
         with pytest.raises(DataError, match="wanted finite mean"):
             read_pca(tmp_path / "wrong.npz", dims=2)

@@ -73,13 +73,10 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     pictures = frames(5, crop_px)
     embed = region_embedder(backbone, None, "cpu")
     with torch.inference_mode():
-        wanted, found = (
-            backbone.regions(pictures),
-            np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())]),
-        )
-        assert region_embedder(backbone, None, "cpu", extras=True)(pictures.numpy())[:, :9] == pytest.approx(
-            wanted, abs=1e-3
-        )
+        wanted = backbone.regions(pictures)
+        found = np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())])
+        extras = region_embedder(backbone, None, "cpu", extras=True)
+        assert extras(pictures.numpy())[:, :9] == pytest.approx(wanted, abs=1e-3)
     found = torch.from_numpy(found)
     # With random weights a transformer amplifies rounding more than a convolutional network does.
     assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999

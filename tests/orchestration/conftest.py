@@ -30,14 +30,12 @@ ASSETS = (
 """What the jobs make, in the order of the demo."""
 
 
-def execute(
-    instance: dg.DagsterInstance, job: str, shard: str | None = None, **options: Any
-) -> dg.ExecuteInProcessResult:
+def execute(instance: dg.DagsterInstance, job: str, shard: str | None = None, **more: Any) -> dg.ExecuteInProcessResult:
     """Run a job in this process, as the daemon would elsewhere; the result says whether it failed."""
     from pipelines.definitions import defs
 
     return defs.resolve_job_def(job).execute_in_process(
-        instance=instance, partition_key=shard, run_config=QUIET, raise_on_error=False, **options
+        instance=instance, partition_key=shard, run_config=QUIET, raise_on_error=False, **more
     )
 
 
@@ -64,10 +62,8 @@ def requested(instance: dg.DagsterInstance, cursor: Any = None) -> dg.EvaluateAu
 
     selection = automation.missing_and_outdated.asset_selection
     with ThreadPoolExecutor(1) as pool:
-        evaluation = pool.submit(
-            dg.evaluate_automation_conditions, defs, instance, asset_selection=selection, cursor=cursor
-        )
-        return evaluation.result()
+        asked = pool.submit(dg.evaluate_automation_conditions, defs, instance, asset_selection=selection, cursor=cursor)
+        return asked.result()
 
 
 @dataclass(frozen=True)

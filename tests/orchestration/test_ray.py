@@ -165,9 +165,7 @@ def process_of(run: dg.DagsterRun) -> int:
     return int(run.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])
 
 
-def test_shards_survive_a_node_and_equal_the_local_ones(
-    project: Project, small_project: Project, cluster: Cluster
-) -> None:
+def test_shards_survive_a_node_and_equal_local_ones(project: Project, small_project: Project, cluster: Cluster) -> None:
     """Two shards from files to features, one of them to training data; all of a node is killed while it ingests. Its runs
     are retried on the other; every data file has the bytes of the one made without Dagster, Ray and object store; both
     nodes worked; each run asked for what the configuration gives its job."""

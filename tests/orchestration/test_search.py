@@ -115,9 +115,7 @@ def test_descriptors_and_index_follow_features_and_champions(searched: tuple[Pro
     assert tick(instance) == {}
 
 
-def test_duplicates_and_watch_lists_follow_the_index(
-    searched: tuple[Project, dg.DagsterInstance], clips_folder: Path
-) -> None:
+def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstance], clips_folder: Path) -> None:
     """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; marks; a list of
     one clip of the collection and a file that is no video, with a webhook that is away."""
     project, instance = searched

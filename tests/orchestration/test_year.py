@@ -115,11 +115,8 @@ class Year:
         from pipelines.automation import retrain_on_schedule
 
         moment = datetime(2026, 1, 4, 3, tzinfo=UTC) + timedelta(weeks=week)
-        request = retrain_on_schedule(
-            dg.build_schedule_context(
-                instance=self.instance, scheduled_execution_time=moment, resources=self.resources()
-            )
-        )
+        given = {"instance": self.instance, "resources": self.resources()}
+        request = retrain_on_schedule(dg.build_schedule_context(scheduled_execution_time=moment, **given))
         assert isinstance(request, dg.RunRequest)
         return execute(self.instance, "retrain", tags=dict(request.tags) | {"dagster/max_retries": "0"})
 

@@ -95,9 +95,8 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     split = onnx.helper.make_node("Split", ["x"], [], axis=1), onnx.helper.make_node("Relu", ["x"], ["y"])
     ends = [onnx.helper.make_tensor_value_info(name, 1, ["T", 9, 16]) for name in "xy"]
     graph = onnx.helper.make_graph(split, "g", ends[:1], ends[1:])
-    onnx.save(
-        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)]), one / "onnx" / "embed.onnx"
-    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    onnx.save(model, one / "onnx" / "embed.onnx")
     complete_bundle(one, evidence="", card="")
     with pytest.raises(DataError, match="ends its process"):
         try_bundle(one)

@@ -33,10 +33,7 @@ def put(host: np.ndarray, box: Share, *, seed: int, step: int = 9) -> np.ndarray
 
 def found_in(frames: np.ndarray) -> list[Share]:
     boxes = inner_pictures([encode_jpeg(frame) for frame in frames])
-    return [
-        (rows.start / HEIGHT, columns.start / WIDTH, rows.stop / HEIGHT, columns.stop / WIDTH)
-        for rows, columns in boxes
-    ]
+    return [(y.start / HEIGHT, x.start / WIDTH, y.stop / HEIGHT, x.stop / WIDTH) for y, x in boxes]
 
 
 def overlap(one: Share, two: Share) -> float:
@@ -50,11 +47,8 @@ def overlap(one: Share, two: Share) -> float:
 @pytest.mark.parametrize("box", [(0.1, 0.55, 0.5, 0.93), (0.3, 0.1, 0.8, 0.6), (0.25, 0.0, 1.0, 1.0)])
 def test_a_clip_in_a_clip_is_found(host: str, box: Share) -> None:
     """From 15 % of the area on; a meme's picture reaches three borders."""
-    hosts = {
-        "moving": panned(0),
-        "still": panned(1, step=0),
-        "plain": np.full((COUNT, HEIGHT, WIDTH, 3), 250, np.uint8),
-    }
+    plain = np.full((COUNT, HEIGHT, WIDTH, 3), 250, np.uint8)
+    hosts = {"moving": panned(0), "still": panned(1, step=0), "plain": plain}
     found = found_in(put(hosts[host], box, seed=2))
     assert max(overlap(box, one) for one in found) >= 0.8
 

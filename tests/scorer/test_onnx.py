@@ -51,9 +51,7 @@ def parts(**settings: Any) -> dict[str, Any]:
         {"comparator": False, "attention": False, "binary_bits": 16},
     ],
 )
-def test_similarities_are_those_of_torch(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_those_of_torch(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each form of the network, videos of one frame to more than the comparator sees at once, and frames with themselves."""
     monkeypatch.setattr("hapvr.scorer.onnx_networks.MAX_REFINED_AT_ONCE", 2**14)
     monkeypatch.setattr("hapvr.scorer.onnx_networks.MAX_REGION_SIMILARITIES", 2**20)

@@ -57,9 +57,8 @@ def test_unusable_videos_cost_their_rows_only(scorer: VideoScorer, scenes: Path,
         "file:///etc/passwd": "not_allowed", "http://[::1": "not_allowed", "https://example.org/v.mp4": "not_allowed",
     }  # fmt: skip
     good = str(scenes / "a.mp4")
-    rows = scorer.score_pairs(
-        [(good, good), *[(good, name) for name in bad], (str(scenes / "bad.mp4"), good), (good, good)]
-    )
+    pairs = [(good, good), *((good, name) for name in bad), (str(scenes / "bad.mp4"), good), (good, good)]
+    rows = scorer.score_pairs(pairs)
     assert rows[0] == rows[-1]
     assert rows[0].similarity is not None
     for row, reason in zip(rows[1:-1], [*bad.values(), "not_video"], strict=True):

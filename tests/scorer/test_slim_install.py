@@ -114,9 +114,8 @@ def test_the_slim_installation_scores_as_the_full_one(
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
     wanted = load_bundle(onnx_bundle).score_pairs([(scenes / one, scenes / other) for one in names for other in names])
     (tmp_path / "all.txt").write_text("\n".join(str(scenes / name) for name in names))
-    found = answered(slim / "hapvr", "score", tmp_path / "all.txt", tmp_path / "all.txt", "--model", onnx_bundle)[
-        "pairs"
-    ]
+    all_names = tmp_path / "all.txt"
+    found = answered(slim / "hapvr", "score", all_names, all_names, "--model", onnx_bundle)["pairs"]
     assert [(pair["query"], pair["reference"]) for pair in found] == [(row.query, row.reference) for row in wanted]
     for pair, row in zip(found, wanted, strict=True):
         assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)

@@ -30,12 +30,7 @@ class ExactIndex:
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         ids, seconds, similarities = self._compare(queries)
         numbers, places = self._nearest(similarities, k)
-        rows = [
-            numbers,
-            [ids[place] for place in places],
-            [seconds[place] for place in places],
-            similarities[numbers, places],
-        ]
+        rows = [numbers, [ids[one] for one in places], [seconds[one] for one in places], similarities[numbers, places]]
         return pa.table(rows, schema=FOUND_FRAMES)
 
     def _compare(self, queries: npt.NDArray[np.floating]) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
@@ -47,11 +42,8 @@ class ExactIndex:
         width = queries.shape[1]
         column = table[VECTOR].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         vectors = unit(np.asarray(column, np.float16).astype(np.float64).reshape(-1, width))
-        return (
-            table["video_id"].to_pylist(),
-            table["second"].to_pylist(),
-            (unit(queries) @ vectors.T).astype(np.float32),
-        )
+        cosines = (unit(queries) @ vectors.T).astype(np.float32)
+        return table["video_id"].to_pylist(), table["second"].to_pylist(), cosines
 
     @staticmethod
     def _nearest(similarities: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

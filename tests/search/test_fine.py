@@ -60,9 +60,7 @@ def pairs_beside(windows: Sequence[Window], *, query: int, video: int) -> list[t
         ([window((4, 8), (104, 108)), window((4, 8), (110, 114))], [(99, 111), (105, 117)]),
     ],
 )
-def test_short_queries_are_compared_whole_with_parts_of_one_length(
-    windows: list[Window], references: list[Rows]
-) -> None:
+def test_short_queries_are_compared_whole_with_equal_parts(windows: list[Window], references: list[Rows]) -> None:
     assert pairs_beside(windows, query=10, video=200) == [((0, 10), rows) for rows in references]
 
 
@@ -86,9 +84,7 @@ def test_short_queries_are_compared_whole_with_parts_of_one_length(
         ([window((0, 89), (100, 189))], [((0, 90), (99, 191))]),  # the whole query is copied
     ],
 )
-def test_long_queries_are_compared_by_the_parts_that_voted(
-    windows: list[Window], pairs: list[tuple[Rows, Rows]]
-) -> None:
+def test_long_queries_are_compared_by_parts_that_voted(windows: list[Window], pairs: list[tuple[Rows, Rows]]) -> None:
     assert pairs_beside(windows, query=90, video=500) == pairs
 
 

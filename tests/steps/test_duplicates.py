@@ -57,10 +57,8 @@ def kinds(project: Project) -> dict[tuple[str, str], str]:
 def test_pairs_have_their_kind(project: Project) -> None:
     """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no pair."""
     found = kinds(project)
-    assert found == {
-        ("in/short.mp4", "in/trips/copy of short.mp4"): "copy",
-        ("in/long.mp4", "in/trips/part.mp4"): "overlap",
-    }
+    copy, overlap = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
+    assert found == {copy: "copy", overlap: "overlap"}
     searcher = Searcher.open(project)
     (part,) = [one for one in duplicate_pairs(project, searcher, min_probability=LIKELY) if one.kind == "overlap"]
     assert (part.first_start_s, part.second_start_s) == (10, 2)
@@ -189,9 +187,8 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grow
     assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == ["keep", "link"]
     shutil.rmtree(grown.root.local_path("duplicate_pairs"))
     answer = told("--model", bundle_of(grown, tmp_path, fitted=None))
-    assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == [
-        (row["video_id"], row["keep"]) for row in members
-    ]
+    groups, known = ([(row["video_id"], row["keep"]) for row in rows] for rows in (answer["groups"], members))
+    assert groups == known
     assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
     make_all(grown)
 

@@ -94,9 +94,8 @@ def changed(project: Project, **evaluation: Any) -> Project:
     """The project with other settings of its evaluation."""
     settings = project.config.model_dump(mode="json")
     settings["evaluation"] |= evaluation
-    return Project.open(
-        write_settings(project.folder / f"{secrets.token_hex(4)}.yaml", settings), folder=project.folder
-    )
+    config = write_settings(project.folder / f"{secrets.token_hex(4)}.yaml", settings)
+    return Project.open(config, folder=project.folder)
 
 
 def champion(project: Project) -> int | None:
@@ -148,9 +147,7 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     assert tracker.client.get_run(found.run_id).info.run_name == "small-untrained"
     assert read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
     decision = make_decision(project, weak, one)
-    assert decision.reason.startswith("not promoted: against champion version 2, worse on own-test/DSVR"), (
-        decision.reason
-    )
+    assert decision.reason.startswith("not promoted: against champion version 2, worse on own-test/DSVR")
     promote(tracker.client, name, one, reason="all the same")
     ensure_baseline(project)  # a trained champion stays
     assert champion(project) == one
@@ -243,7 +240,6 @@ def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Proj
         list(pool.map(lambda version: make_decision(project, *version), versions))
     client, name = tracker_of(project).client, project.config.tracking.registered_model
     compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
-    winner = min(
-        (number for _, number in versions), key=lambda one: version_tags(client, name, one).get(SINCE_TAG, "~")
-    )
+    numbers = [number for _, number in versions]
+    winner = min(numbers, key=lambda one: version_tags(client, name, one).get(SINCE_TAG, "~"))
     assert compared == sorted([str(one), str(winner)])

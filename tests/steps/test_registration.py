@@ -23,9 +23,8 @@ from hapvr.steps.training import TrainingRun, prepare_training
 def run(small_project: Project) -> TrainingRun:
     """A run whose network is untrained: attention and comparator as they are drawn."""
     run = prepare_training(small_project, "card", tags={})
-    save_network(
-        SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("card")), run.network_folder, metadata={}
-    )
+    network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("card"))
+    save_network(network, run.network_folder, metadata={})
     small_project.root.write_json("models/current.json", {"key": run.key})
     return run
 

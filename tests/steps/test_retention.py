@@ -22,9 +22,8 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
     project = open_project(tmp_path, folder_settings(tmp_path, tmp_path / "data", retention={"run_days": 30}))
     assert remove_old_trainings(project) == []
     new_store(project.root.local_path("mlflow"))
-    runs = {
-        key: add(project, key) for key in ("failed", "deleted", "unregistered", "current", "first", "champion", "other")
-    }
+    keys = ("failed", "deleted", "unregistered", "current", "first", "champion", "other")
+    runs = {key: add(project, key) for key in keys}
     tracker_of(project).client.delete_run(again := add(project, "recent"))  # its key is used once more
     runs |= {"recent": add(project, "recent", days=1), "running": add(project, "running", days=None)}
     tracker, name = tracker_of(project), project.config.tracking.registered_model
@@ -38,9 +37,8 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
         promote(tracker.client, name, versions[key], reason="test")
     project.root.local_path("models/current.json").write_text(json.dumps({"key": "current"}))
 
-    kept = project.config.model_copy(
-        update={"retention": project.config.retention.model_copy(update={"run_days": None})}
-    )
+    always = project.config.retention.model_copy(update={"run_days": None})
+    kept = project.config.model_copy(update={"retention": always})
     assert remove_old_trainings(Project(kept, project.root, project.folder)) == []
     assert sorted(remove_old_trainings(project)) == ["deleted", "failed", "unregistered"]
     left = {"current", "first", "champion", "other", "recent", "running"}

@@ -87,9 +87,7 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
         make_features(project, "own-train-00000")
 
 
-def test_generated_videos_are_no_part_of_the_collection(
-    small_project: Project, indexed: tuple[Project, IndexUpdate]
-) -> None:
+def test_generated_videos_are_left_out(small_project: Project, indexed: tuple[Project, IndexUpdate]) -> None:
     """The index has every usable file of the user once, the held-out ones too, and none of the copies made of them."""
     project, _ = indexed
     held_out = read_manifest_shard(project.root, "own-held-out-00000")
@@ -126,9 +124,7 @@ def test_new_and_removed_shards(project: Project) -> None:
     assert set(serving(project).status().shards) == set(keys)
 
 
-def test_a_shard_that_is_made_again_is_replaced_in_one_version(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_made_again_is_replaced_in_one_version(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another kind of frames of the same shard: its videos have other descriptors, the others stay."""
     key = collection_shards(project.root)[0][0]
     before = serving(project)

@@ -131,9 +131,7 @@ def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Pa
     assert (found[True].verdict, found[True].rank <= 2) == ("match", True)
 
 
-def test_parts_from_two_places_are_two_segments(
-    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_two_places_are_segments(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are found where a video is compared by parts, in whatever order the query shows them."""
     monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 8)
     clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
@@ -251,9 +249,8 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     short = searcher.collection.metadata.of("in/short.mp4")
     elsewhere = tmp_path / "renamed.mp4"
     shutil.copy(short.path, elsewhere)
-    copy, other = (
-        searcher.collection.metadata.of(name).sha256 for name in ("in/trips/copy of short.mp4", "in/other 0.mp4")
-    )
+    ids = ("in/trips/copy of short.mp4", "in/other 0.mp4")
+    copy, other = (searcher.collection.metadata.of(name).sha256 for name in ids)
     mark(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
     mark(copied.root, short.sha256, other, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)

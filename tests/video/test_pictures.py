@@ -17,9 +17,7 @@ def read(path: Path) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
 @pytest.mark.parametrize(("size", "wanted"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))])
-def test_the_short_side_is_that_of_sampling(
-    tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]
-) -> None:
+def test_short_sides_are_of_sampling(tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
     Image.new("RGB", size, "red").save(tmp_path / name)
     assert is_picture(tmp_path / name)
     assert read(tmp_path / name) == (*wanted, 3)
@@ -48,13 +46,8 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     Image.new("RGB", (64, 64)).save(tmp_path / "moving.webp", **frames)
     Image.new("RGB", (64, 64)).save(tmp_path / "with its preview.jpg", format="MPO", **frames)
     assert read(tmp_path / "with its preview.jpg") == (64, 64, 3)
-    named = (
-        ("cut.png", "decode_error"),
-        ("text.jpg", "not_video"),
-        ("huge.png", "too_large"),
-        ("moving.webp", "not_video"),
-    )
-    for name, reason in named:
+    refusals = dict.fromkeys(("text.jpg", "moving.webp"), "not_video")
+    for name, reason in (refusals | {"cut.png": "decode_error", "huge.png": "too_large"}).items():
         with pytest.raises(VideoError) as refused:
             read(tmp_path / name)
         assert refused.value.reason == reason, name

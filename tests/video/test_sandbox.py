@@ -96,7 +96,7 @@ def confined_frames(path: Path) -> tuple[bytes, bytes]:
     """The environment that a confined process sees, and the frames that it decodes."""
     LIBC.getenv.restype = ctypes.c_char_p
     environment = call_confined(lambda: repr((dict(os.environ), LIBC.getenv(b"PASSWORD"))).encode(), readable=path)
-    assert os.environ["PASSWORD"] == "secret", "nothing is taken from the process that asks"
+    assert os.environ["PASSWORD"] == "secret", "the process that asks has lost it"
     return environment, call_confined(
         lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path
     )
@@ -113,9 +113,7 @@ def test_a_confined_process_reads_its_file_alone(videos: VideoWriter, monkeypatc
         attempt = partial(confined_attempts, other=other, port=listener.getsockname()[1], sibling_pid=sibling.pid)
         confined, asking = (json.loads(found) for found in in_worker(attempt, path))
         assert [name for name, refused in confined.items() if not refused] == []
-        assert [name for name, refused in asking.items() if refused] == [], (
-            "nothing is taken from the process that asks"
-        )
+        assert [name for name, refused in asking.items() if refused] == [], "the process that asks has lost it"
         assert sibling.poll() is None
     finally:
         sibling.communicate(b"\n", timeout=20)

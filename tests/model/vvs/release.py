@@ -24,13 +24,9 @@ def read(file: Any) -> Golden:
 def network_of(golden: Golden, **changes: Any) -> VvsNetwork:
     """A network of the golden sizes and weights, without dropout, in evaluation mode."""
     _, channels, dims, first, second, width = golden["settings"].tolist()
-    settings = VvsSettings.model_validate(
-        {
-            "distractor": {"hidden": (first, second), "dropout": 0.0},
-            "saliency": {"width": width, "dropout": 0.0},
-            **changes,
-        }
-    )
+    saliency = {"width": width, "dropout": 0.0}
+    sizes = {"distractor": {"hidden": (first, second), "dropout": 0.0}, "saliency": saliency}
+    settings = VvsSettings.model_validate(sizes | changes)
     network = VvsNetwork(settings, dims=dims, extras_dims=channels)
     weights = {own_name(name)[0]: golden[f"weight/{name}"] for name in names(golden)}
     wanted = network.state_dict()

@@ -190,10 +190,8 @@ def test_injection(vvs: Golden, count: int, position: int) -> None:
 def test_sizes_of_the_release() -> None:
     """The published sizes with weights by formula: logits, kept frames, weights and vector."""
     full = release.read(GOLDEN / "vvs_golden_full.npz")
-    shapes = {
-        name: tuple(t.shape) for name, t in VvsNetwork(VvsSettings(), dims=512, extras_dims=3840).state_dict().items()
-    }
     network = VvsNetwork(VvsSettings(), dims=512, extras_dims=3840)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     network.load_state_dict({name: release.full_weight(release.published_name(name), s) for name, s in shapes.items()})
     network.eval()
     raw = release.draw("raw", (14, 9, 3840)).abs() * (0.5 + release.draw("topic", (1, 1, 3840)).abs()) / 1.5
