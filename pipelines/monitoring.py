@@ -101,7 +101,7 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
             return without_logins(failure.user_failure_data.description)
         error = failure.error and (failure.error.cause or failure.error)  # Dagster's own is around ours
         return without_logins(error.message.strip()) if error is not None else "no error was recorded"
-    return said
+    return without_logins(said)
 
 
 @dg.sensor(
