@@ -129,10 +129,11 @@ def update_collection(
             model = search_model(project, str(local_baseline(project, progress=progress)))
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
-    if Searcher.open(project).evidence is None:
+    searcher = Searcher.open(project)
+    if searcher.evidence is None:
         return videos, None
-    run("duplicate_pairs")
-    return videos, run("duplicate_groups")
+    run("duplicate_pairs", searcher=searcher)
+    return videos, run("duplicate_groups", searcher=searcher)
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:

@@ -178,15 +178,20 @@ def _check_downloads(root: DataRoot, key: str) -> None:
 
 
 def _remake_downloads(project: Project, key: str) -> None:
-    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with its record."""
+    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with the record of its shard."""
     root = project.root
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
     for path in damaged_files(root, key):
-        with suppress(DataError, FileNotFoundError), _set_aside(root, path.relative_to(root.local).as_posix(), record):
-            _regenerate(project)
-            CHAIN["videos"].run(project, key)
-            path.stat()  # without it the record comes back, too
+        before = root.local_path(record).read_bytes()
+        try:
+            with _set_aside(root, path.relative_to(root.local).as_posix()):
+                _regenerate(project)
+                CHAIN["videos"].run(project, key)
+                path.stat()
+        except (DataError, FileNotFoundError):
+            with root.write(record) as stream:
+                stream.write(before)
     if lost := damaged_files(root, key):
         raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
 

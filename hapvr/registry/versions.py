@@ -21,7 +21,7 @@ from mlflow.types.schema import AnyType, Array, Object, Property
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 import hapvr
-from hapvr.errors import DataError
+from hapvr.errors import DataError, RegistryError
 from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.runs import Tracker
 from hapvr.scorer import DEFAULT_PRECISION
@@ -141,9 +141,14 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
         return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
         if not is_absent(error):
-            raise
+            raise _unanswered(client, error) from error
         problem = f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
         raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
+
+
+def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
+    said = f"the registry at {without_login(client.tracking_uri)} answers with {error.error_code}"
+    return RegistryError(f"model: {said}; try again later")
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
@@ -204,7 +209,7 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
     except MlflowException as error:
         if is_absent(error):
             return None
-        raise
+        raise _unanswered(client, error) from error
     return Champion(int(found.version), str(found.run_id))
 
 

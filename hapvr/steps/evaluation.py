@@ -98,9 +98,10 @@ def make_benchmark_scores(
 
 
 def definition_digest(definition: BenchmarkDefinition) -> str:
-    """Changes when queries, database or labels do."""
+    """Changes when queries, database or labels do, and what a generated benchmark was made of."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
-    return digest_of([definition.name, definition.queries, definition.database, hashes.to_list()])
+    made = [definition.provenance.get(part) for part in ("settings", "inputs")]
+    return digest_of([definition.name, definition.queries, definition.database, hashes.to_list(), made])
 
 
 class StoredScores(BaseModel, extra="allow"):

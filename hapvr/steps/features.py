@@ -83,7 +83,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             if stored is None and all(inputs.get(key) == digest for key, digest in found.inputs.items()):
                 inputs = dict(found.inputs)  # a damaged one is fitted on the same shards
             elif stored is not None:
-                enough = stored.dims == config.whitening.dims or inputs == found.inputs
+                enough = stored.dims == min(config.whitening.dims, len(stored.mean)) or inputs == found.inputs
                 if enough or root.exists("models/current.json"):
                     return WhiteningResult(stored, found, done=False)
         if found is not None and root.exists(FORGETTING):  # its inputs are named by their new digests at the end

@@ -41,6 +41,7 @@ from hapvr.video.download import remove_fetched
 from hapvr.video.settings import PARTS
 from hapvr.video.sources import is_remote, path_of_text
 
+DIGESTS = f"{MANIFEST_STAGE}/forgetting-digests.json"
 SHARD_STAGES = (VIDEOS_STAGE, frames.STAGE, features.STAGE, VIEWS_STAGE, LABELS_STAGE)
 
 
@@ -65,10 +66,12 @@ class _Journal:
 
 
 def _journal(root: DataRoot) -> _Journal:
-    hint = "remove it, and name again what it names"
-    return (
-        root.read_json_as(manifest.FORGETTING, _Journal, hint=hint) if root.exists(manifest.FORGETTING) else _Journal()
-    )
+    journal, hint = _Journal(), "remove it, and name again what it names"
+    if root.exists(manifest.FORGETTING):
+        journal.videos = root.read_json_as(manifest.FORGETTING, list[ForgottenVideo], hint=hint)
+    if root.exists(DIGESTS):
+        journal.digests = root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint)
+    return journal
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
@@ -110,7 +113,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     with root.lock("forget"):
         journal = _journal(root)  # another call may have begun since these were planned
         journal.videos = videos = list({one.video_id: one for one in (*journal.videos, *videos)}.values())
-        root.write_json(manifest.FORGETTING, asdict(journal))
+        root.write_json(manifest.FORGETTING, [asdict(one) for one in videos])
         gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
         values = frozenset({*gone, *(one.uri for one in videos)}.union(*(one.contents for one in videos)))
         names = {manifest.name_digest(name) for one in videos if one.kept_out for name in (one.video_id, one.uri)}
@@ -165,6 +168,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         for name in generated:
             root.delete_folder(f"{CORPUS_FOLDER}/{name}")
         _forget_in_trainings(project, values)
+        root.delete(DIGESTS)
         root.delete(manifest.FORGETTING)
     if generated:
         make_manifest(project)
@@ -193,7 +197,7 @@ def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str]
             return
         inputs, before = found.provenance.inputs, journal.digests.setdefault(shard.index_name, [])
         before.append(_digests(shard))
-        root.write_json(manifest.FORGETTING, asdict(journal))
+        root.write_json(DIGESTS, journal.digests)
         kept = {name: value for name, value in inputs.items() if name not in gone}  # `videos` has one of each video
         rows = [row for row in found.rows() if row["video_id"] not in gone]
         own = [one for one in found.table.schema if one.name not in {known.name for known in INDEX_FIELDS}]
@@ -230,7 +234,7 @@ def _renamed(inputs: Mapping[str, str], renamed: Mapping[str, str]) -> dict[str,
     return {name: renamed.get(digest, digest) for name, digest in inputs.items()}
 
 
-def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> bool:
+def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool:
     """Remove the rows in which a text is one of these values; returns whether there were any. A damaged table goes."""
     if not root.exists(place):
         return False
@@ -242,15 +246,15 @@ def _forget_in_table(root: DataRoot, place: str, values: Collection[str]) -> boo
         return False
     for column in table.schema:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            named = pc.is_in(kept[column.name], value_set=pa.array(sorted(values), column.type))
-            kept = kept.filter(pc.invert(named))
+            named = values & {*kept[column.name].to_pylist()}
+            kept = kept.filter(pc.invert(pc.is_in(kept[column.name], value_set=pa.array(sorted(named), column.type))))
     if len(kept) < len(table):
         with root.write(place) as stream:
             write_table(kept, stream)
     return len(kept) < len(table)
 
 
-def _forget_in_trainings(project: Project, values: Collection[str]) -> None:
+def _forget_in_trainings(project: Project, values: frozenset[str]) -> None:
     """Scores, in the folders of trainings and among the artifacts of all runs, also deleted ones."""
     root = project.root
     if root.local is None:

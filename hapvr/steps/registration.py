@@ -72,7 +72,8 @@ def make_registered_model(
     fitted = calibrate(project, training)
     calibration = fitted if isinstance(fitted, Calibration) else None
     backbone = load_backbone(project.config.backbone)
-    require_trained_on(training, {"backbone": backbone.settings}, what="the bundle would be made")
+    present = {"backbone": backbone.settings, "whitening": load_whitening(project.root).sha256}
+    require_trained_on(training, present, what="the bundle would be made")
     record, tracker = read_record(training.folder), tracker_of(project)
     onnx = export_onnx(project, training, backbone=backbone)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())

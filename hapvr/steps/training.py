@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mlflow.exceptions import MlflowException
+
 from hapvr.config_file import dump_config, load_config
 from hapvr.data import features, frames
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
-from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError
 from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.networks.backbone import load_backbone, load_teacher
 from hapvr.networks.whitening import load_whitening
@@ -170,9 +172,14 @@ def run_training(project: Project, run: TrainingRun) -> None:
 
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
-    tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     failure = run.folder / run_folder.FAILURE_NAME
-    said = failure.read_text(encoding="utf-8") if failure.is_file() else "training: the process died; see its output"
+    if not failure.is_file():
+        failure.write_text("training: the process died; see its output", encoding="utf-8")
+    said = failure.read_text(encoding="utf-8")
+    try:
+        tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
+    except (HapvrError, MlflowException) as error:
+        warnings.warn(f"the MLflow run {run.mlflow_run_id} stays open: {error}")
     return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
 

@@ -53,6 +53,9 @@ def make_videos(
     shard = project.shard(VIDEOS_STAGE, key)
     found = shard.find()
     before = found.rows() if found else []
+    if found is None and shard.root.exists(shard.index_name) and is_away(project, source_of(key)):
+        away_too = f"the files of {source_of(key)} are away; connect their drive, or restore the record from a copy"
+        raise DataError(f"videos: the record of shard {key} is damaged, and {away_too}")
     states, away = {video_id: file_state(row) for video_id, row in rows.items()}, {}
     usable = {row["video_id"] for row in before if row["status"] == STATUS_OK}
     gone = [one for one in usable & rows.keys() if states[one].endswith(" missing")]

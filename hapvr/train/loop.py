@@ -88,6 +88,7 @@ class Trainer:
         that is not finite, and after SIGTERM: it goes on from its last checkpoint."""
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
+            fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
             if (found := self._source.sampler.batch_videos) != settings.batch_videos:
                 messages.append(
