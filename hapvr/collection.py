@@ -112,7 +112,7 @@ def update_collection(
         return made
 
     run("video_manifest")
-    run("videos", retry_failed=True, retry_unavailable=False)
+    run("videos", retry_failed=True, retry_gone=False)
     run("frames")
     keys = collection_keys(project.root, shard_keys(project.root))
     videos = [row for key in keys for row in project.shard("frames", key).rows()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -132,8 +133,9 @@ def _pair(row: PairScore, calibration: Calibration | None, precision: float, pri
     if calibration is not None:
         pair["probability"] = calibration.probability(row.similarity, prior=prior)
         pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
-    if "://" not in row.query + row.reference and filecmp.cmp(row.query, row.reference, shallow=False):
-        pair |= {"verdict": "match", "probability": 1.0, "same_file": True}
+    with suppress(OSError):  # a file may be gone by now
+        if "://" not in row.query + row.reference and filecmp.cmp(row.query, row.reference, shallow=False):
+            pair |= {"verdict": "match", "probability": 1.0, "same_file": True}
     if pair["verdict"] == "no match" and row.segments is not None:
         pair["segments"] = ()
     return pair

@@ -88,12 +88,14 @@ def search(
         for number, (name, query) in enumerate(asked):
             progress(number, len(asked))
             answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
-    if out is not None:
-        pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
-        _write(out, answer_table(answers), pairs, searcher)
     text = "\n".join(line for answer in answers for line in _lines(answer, every))
-    result = {"config": str(config), "queries": answer_values(answers)}
-    show(result, text=text, failed=any(answer.error for answer in answers))
+    try:
+        failed = any(answer.error for answer in answers)
+        show({"config": str(config), "queries": answer_values(answers)}, text=text, failed=failed)
+    finally:  # the answers are shown where they cannot be written
+        pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
+        if out is not None:
+            _write(out, answer_table(answers), pairs, searcher)
 
 
 def duplicates(

@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,21 +57,19 @@ class ForgottenVideo:
     kept_out: bool
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Journal:
     """What was begun. digests: by the place of a shard, `_digests` of it before each call that changed it."""
 
-    videos: Sequence[ForgottenVideo] = ()
-    digests: dict[str, list[list[str]]] = field(default_factory=dict)
+    videos: Sequence[ForgottenVideo]
+    digests: dict[str, list[list[str]]]
 
 
 def _journal(root: DataRoot) -> _Journal:
-    journal, hint = _Journal(), "remove it, and name again what it names"
-    if root.exists(manifest.FORGETTING):
-        journal.videos = root.read_json_as(manifest.FORGETTING, list[ForgottenVideo], hint=hint)
-    if root.exists(DIGESTS):
-        journal.digests = root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint)
-    return journal
+    hint = "remove it, and name again what it names"
+    begun, changed = root.exists(manifest.FORGETTING), root.exists(DIGESTS)
+    videos = root.read_json_as(manifest.FORGETTING, list[ForgottenVideo], hint=hint) if begun else []
+    return _Journal(videos, root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint) if changed else {})
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:

@@ -149,7 +149,12 @@ class Searcher(SearchEngine):
         place = str(query)
         with self.scorer.open_videos([place], access=access, limits=limits, deadline=deadline, inner=True) as videos:
             features = videos.get(place)
-        digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
+        try:
+            digest = "" if "://" in place else file_sha256((access or Access()).local_path(place))
+        except OSError as error:
+            raise VideoError(
+                "missing_file", f"video: {place} went away while it was read ({error.strerror})"
+            ) from error
         return Query(name=name or printable(place), features=features, sha256=digest)
 
     def read_id(self, video_id: str) -> Query:

@@ -146,8 +146,7 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and none of them is where it was, but for those that moved to other folders. name: of the source, or
-    as the configuration has it."""
+    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the source, or as the configuration says."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
     uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
@@ -217,12 +216,15 @@ def _follow_moves(project: Project) -> None:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
                 scanned += scan_folder(project.path(source.path), source=source.name)
+    listed = {entry.uri for entry in scanned}
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
+    respelt = {entry.uri.casefold() for entry in scanned}  # the same file where case does not count
     local = ((row, path_of_text(row.uri)) for row in known.values() if not is_remote(row.uri))
     gone = {
         row.video_id: row
         for row, path in local
         if not (os.path.exists(path) and path.is_relative_to(folders.get(row.source, path)))
+        or (row.uri not in listed and row.uri.casefold() in respelt)
     }
     shards = {row.shard for row in gone.values()} if scanned else ()
     contents = {row["video_id"]: row for _, row in inspected_videos(root, shards)}

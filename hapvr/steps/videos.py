@@ -36,17 +36,12 @@ PERMANENT["too_large"] = "too_large"
 
 
 def make_videos(
-    project: Project,
-    key: str,
-    *,
-    retry_failed: bool = False,
-    retry_unavailable: bool = True,
-    progress: Progress = no_progress,
+    project: Project, key: str, *, retry_failed: bool = False, retry_gone: bool = True, progress: Progress = no_progress
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
 
     status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
-    are tried again, and unavailable ones, which a login may open, unless `retry_unavailable` is false. Rows that are not tried
+    are tried again, and unavailable ones, which a login may open, unless `retry_gone` is false. Rows that are not tried
     stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
@@ -54,8 +49,7 @@ def make_videos(
     found = shard.find()
     before = found.rows() if found else []
     if found is None and shard.root.exists(shard.index_name) and is_away(project, source_of(key)):
-        away_too = f"the files of {source_of(key)} are away; connect their drive, or restore the record from a copy"
-        raise DataError(f"videos: the record of shard {key} is damaged, and {away_too}")
+        raise DataError(f"videos: the record of shard {key} is damaged, and its files are away; connect their drive")
     states, away = {video_id: file_state(row) for video_id, row in rows.items()}, {}
     usable = {row["video_id"] for row in before if row["status"] == STATUS_OK}
     gone = [one for one in usable & rows.keys() if states[one].endswith(" missing")]
@@ -83,7 +77,7 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
-        tried = row["status"] == "unavailable" and retry_failed and retry_unavailable
+        tried = row["status"] == "unavailable" and retry_failed and retry_gone
         return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(

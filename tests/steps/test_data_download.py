@@ -61,7 +61,7 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     with pytest.warns(UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"):
         make_manifest(project)
     failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
-    make_videos(project, KEY, retry_failed=True, retry_unavailable=False)
+    make_videos(project, KEY, retry_failed=True, retry_gone=False)
     assert {path for path, _ in site.requests} == failed
     assert statuses(project) == [*FOUND[:3], "ok", *FOUND[4:]]
     second = project.shard("videos", KEY).index()
