@@ -187,7 +187,7 @@ def _remake_downloads(project: Project, key: str) -> None:
         try:
             with _set_aside(root, path.relative_to(root.local).as_posix()):
                 _regenerate(project)
-                CHAIN["videos"].run(project, key)
+                CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
                 path.stat()
         except (DataError, FileNotFoundError):
             with root.write(record) as stream:
