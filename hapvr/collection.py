@@ -75,7 +75,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         known = load_config(stored, overrides={"name": "collection"}).sources if stored.exists() else ()
         sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
         for folder in added:
-            here = (one for one in sources if "path" in one and os.path.realpath(one["path"]) == str(folder))
+            here = (s for s in sources if os.path.exists(s.get("path", "")) and os.path.samefile(s["path"], folder))
             if (before := next(here, None) or _moved(root, sources, folder)) is not None:
                 before["path"] = str(folder)
                 continue

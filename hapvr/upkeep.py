@@ -188,7 +188,8 @@ def _remake_downloads(project: Project, key: str) -> None:
             with _set_aside(root, path.relative_to(root.local).as_posix()):
                 _regenerate(project)
                 CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
-                path.stat()
+                if not path.is_file() or path in damaged_files(root, key):  # e.g. a page that says it is gone
+                    raise FileNotFoundError(path)
         except (DataError, FileNotFoundError):
             with root.write(record) as stream:
                 stream.write(before)

@@ -90,8 +90,8 @@ def search(
             answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
     text = "\n".join(line for answer in answers for line in _lines(answer, every))
     try:
-        failed = any(answer.error for answer in answers)
-        show({"config": str(config), "queries": answer_values(answers)}, text=text, failed=failed)
+        result = {"config": str(config), "queries": answer_values(answers)}
+        show(result, text=text, failed=any(answer.error for answer in answers))
     finally:  # the answers are shown where they cannot be written
         pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
         if out is not None:

@@ -100,8 +100,8 @@ def make_benchmark_scores(
 def definition_digest(definition: BenchmarkDefinition) -> str:
     """Changes when queries, database or labels do, and what a generated benchmark was made of."""
     hashes = definition.labels.sort(definition.labels.columns).hash_rows(seed=0)
-    made = [definition.provenance.get(part) for part in ("settings", "inputs")]
-    return digest_of([definition.name, definition.queries, definition.database, hashes.to_list(), made])
+    made = [definition.provenance[part] for part in ("settings", "inputs") if part in definition.provenance]
+    return digest_of([definition.name, definition.queries, definition.database, hashes.to_list(), *made])
 
 
 class StoredScores(BaseModel, extra="allow"):

@@ -244,7 +244,7 @@ def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool
         return False
     for column in table.schema:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            named = values & {*kept[column.name].to_pylist()}
+            named = values & {*kept[column.name].unique().to_pylist()}
             kept = kept.filter(pc.invert(pc.is_in(kept[column.name], value_set=pa.array(sorted(named), column.type))))
     if len(kept) < len(table):
         with root.write(place) as stream:

@@ -50,11 +50,9 @@ def resolve_sources(
     Raises DataError, ConfigError."""
     for source in project.config.sources:
         if source.kind in LOCAL and (found := _scan(project, source)) is None:
-            text = (
-                f"source {source.name}: none of its files is there; its videos stay as they are, and new ones are left out, until "
-                f"their drive is back. If they are gone for good: `hapvr forget --offline {source.name}`"
-            )
-            warnings.warn(text)
+            said = "none of its files is there; its videos stay as they are, and new ones are left out, until their drive is back"
+            hint = f"If they are gone for good: `hapvr forget --offline {source.name}`"
+            warnings.warn(f"source {source.name}: {said}. {hint}")
         elif source.kind == "folder":
             yield source.name, source.split, found or ()
         elif source.kind == "list":
@@ -146,7 +144,7 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the source, or as the configuration says."""
+    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the source, or as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
     uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))

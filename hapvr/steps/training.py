@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -172,10 +173,10 @@ def run_training(project: Project, run: TrainingRun) -> None:
 
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and what to do."""
-    failure = run.folder / run_folder.FAILURE_NAME
-    if not failure.is_file():
-        failure.write_text("training: the process died; see its output", encoding="utf-8")
-    said = failure.read_text(encoding="utf-8")
+    failure, died = run.folder / run_folder.FAILURE_NAME, "training: the process died; see its output"
+    said = (failure.is_file() and failure.read_text(encoding="utf-8")) or died
+    with suppress(OSError):  # the folder may be gone, or the disk full
+        failure.write_text(said, encoding="utf-8")
     try:
         tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     except (HapvrError, MlflowException) as error:

@@ -49,7 +49,8 @@ def make_videos(
     found = shard.find()
     before = found.rows() if found else []
     if found is None and shard.root.exists(shard.index_name) and is_away(project, source_of(key)):
-        raise DataError(f"videos: the record of shard {key} is damaged, and its files are away; connect their drive")
+        said = f"videos: {shard.index_name} is damaged, and its files are away"
+        raise DataError(f"{said}; connect their drive, or remove that record to give them up")
     states, away = {video_id: file_state(row) for video_id, row in rows.items()}, {}
     usable = {row["video_id"] for row in before if row["status"] == STATUS_OK}
     gone = [one for one in usable & rows.keys() if states[one].endswith(" missing")]

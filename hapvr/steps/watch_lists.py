@@ -186,8 +186,8 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
 def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
     """What matches depend on in addition to the index: queries and marks; and whether those found before are posted."""
     asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
-    posted = project.config.watch.webhook is not None
-    return {"queries": asked, "marks": read_marks(project.root).verdicts(), "posted": posted}
+    marks = read_marks(project.root).verdicts()
+    return {"queries": asked, "marks": marks, "posted": project.config.watch.webhook is not None}
 
 
 def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[dict[str, Any]]:
