@@ -233,14 +233,17 @@ def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, plac
     assert clip.read_bytes() == b"edited"
 
 
-def test_a_fetched_video_whose_server_is_gone_is_kept(tmp_path: Path) -> None:
-    """One flipped bit: the repair says that the file cannot be had again, and leaves it as it is."""
+def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
+    """One flipped bit: the repair fetches the file; without a server it says that it cannot be had again, and leaves it."""
     with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
         project = web_project(tmp_path, site, ["0.mp4"])
         make_videos(project, KEY)
-    (row,) = project.shard("videos", KEY).rows()
-    assert row["status"] == "ok", row
-    fetched = Path(row["path"])
+        (row,) = project.shard("videos", KEY).rows()
+        assert row["status"] == "ok", row
+        fetched = Path(row["path"])
+        damage(fetched)
+        assert [one.state for one in repair(project, damaged(project))] == ["repaired"]
+        assert damaged(project) == []
     damage(fetched)
     before = fetched.read_bytes()
     (found,) = damaged(project)
