@@ -12,7 +12,7 @@ VIDEOS ?=
 INTERRUPTED := || [ $$? = 130 ]
 # Two workers with a thread each: on two cores that is faster than one worker with two. A worker that dies ends the run,
 # since xdist would wait for ever for what it left.
-PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python $(MEASURED) -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -52,11 +52,8 @@ search: $(STAMP) ## the page of a collection of your own videos: make search VID
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui $(INTERRUPTED)
 
-test: MEASURED = $(if $(COVERAGE),-m slipcover --json --out coverage.json)
-test: $(STAMP) ## the fast tests; COVERAGE=1: and how much of the code they run
+test: $(STAMP) ## the fast tests
 	$(PYTEST)
-	$(if $(COVERAGE),@$(BIN)/python -c 'import json; \
-		print("coverage of the fast tests:", round(json.load(open("coverage.json"))["summary"]["percent_covered"]), "% of lines")')
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
 	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
