@@ -7,22 +7,43 @@ import dagster as dg
 from assets import checks, metadata
 from assets.factory import Made, step_asset
 from assets.project import SHARDS
+from hapvr.chain import CHAIN
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from hapvr.data.filesystem import DataRoot
     from hapvr.data.frames import FrameFile
 
 THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 
 
+def manifest_place(root: "DataRoot") -> dg.PathMetadataValue:
+    from hapvr.data.manifest import MANIFEST_STAGE
+
+    return dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}")
+
+
+def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[object, str] | None:
+    """The digest of the sources that the last manifest was made from, and the run; None if it was that of another data root."""
+    event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
+    made = None if event is None else event.asset_materialization
+    if event is None or made is None or made.metadata.get("path") != manifest_place(root):
+        return None
+    return made.metadata["offer"].value, event.run_id
+
+
 def _show_manifest(made: Made) -> dg.MaterializeResult:
-    from hapvr.data.manifest import MANIFEST_STAGE, read_manifest
+    from hapvr.data.manifest import read_manifest
 
     result, root = made.result, made.project.root
     manifest, instance, name = read_manifest(root), made.context.instance, str(SHARDS.name)
-    for stale in set(instance.get_dynamic_partitions(name)) - set(result.shards):  # of another configuration
+    known = set(instance.get_dynamic_partitions(name))
+    if known and (last_manifest(instance, root) is None or known & set(result.new_shards)):
+        # what was made of another data root would be taken for what was made of this one
+        instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
+    for stale in known - set(result.shards):  # of another configuration
         instance.delete_dynamic_partition(name, stale)
     instance.add_dynamic_partitions(name, list(result.shards))
     return dg.MaterializeResult(
@@ -31,7 +52,7 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
             "shards": len(result.shards),
             "new_shards": len(result.new_shards),
             "videos_by_source": dg.MetadataValue.json(dict(manifest["source"].value_counts(sort=True).iter_rows())),
-            "path": dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}"),
+            "path": manifest_place(root),
             "digest": result.digest,
             "offer": result.offer,
             "rows": metadata.table(manifest),

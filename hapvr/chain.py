@@ -21,7 +21,6 @@ from hapvr.steps.project import Project
 @dataclass(frozen=True)
 class Step:
     """One step of the chain.
-
     name: of the asset. job: the Dagster job that makes it. does: in half a sentence. inputs: steps that it is made from. make:
     `module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is
     called with, the champion or a searcher by it. shards: "" for a step that is made once; else which shards it is made for: all, those
@@ -113,13 +112,17 @@ def shards_of(project: Project, step: Step) -> list[str]:
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:
-    """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
-
-    The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while one
-    before it is. Steps that the configuration does not use ask for nothing."""
+    """What was made of other frames, and what the steps after registration lack: step -> shard key ("" without shards) -> a digest
+    of what asks for it. It differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for
+    while one before it is. Steps that the configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
     found: dict[str, dict[str, str]] = {}
+    for step in JOBS["extract"]:
+        for key in shards_of(project, step):
+            names = (project.shard(name, key).index_name for name in (step.name, "frames"))
+            if (written := project.root.modified_ns(*names))[0] and written[0] < written[1]:
+                found.setdefault(step.name, {})[key] = str(written[1])
     try:
         model = search_model(project)
     except DataError:  # there is no champion
@@ -175,7 +178,7 @@ def chain_status(project: Project) -> list[StepStatus]:
         elif step.name == "video_manifest":
             there = [True] * len(shard_keys(root))
         elif step.name == "registered_model":
-            there = [bool(awaited)]  # without a champion nothing is asked for
+            there = ["frame_descriptors" in awaited]  # without a champion nothing is asked for
         else:
             there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
         found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))

@@ -18,7 +18,9 @@ import dagster as dg
 
 from assets.factory import described
 from assets.project import SHARDS, ProjectResource
+from assets.videos import last_manifest
 from hapvr.chain import CHAIN, JOBS
+from hapvr.data.manifest import shard_keys
 from hapvr.errors import DataError
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
@@ -40,13 +42,13 @@ SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.D
 # A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or for a person.
 # AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on. `in_progress`
 # alone would not do either: for a moment, what a run has just made is neither in progress nor there.
+IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
 ASKED = dg.AutomationCondition.newly_requested().since(dg.AutomationCondition.missing().newly_true())
 MISSING = (
     dg.AutomationCondition.missing()
     & ~ASKED
-    & ~dg.AutomationCondition.in_progress()
+    & IDLE
     & ~dg.AutomationCondition.any_deps_missing()
-    & ~dg.AutomationCondition.any_deps_in_progress()
     & ~dg.AutomationCondition.execution_failed()
 ).with_label("missing, inputs are there")
 # Where no shard is registered yet, no shard is missing either.
@@ -126,19 +128,18 @@ class Outdated(dg.AutomationCondition):
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
-IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
+# `Outdated` comes last, so that it sees what nothing else holds back.
+OUTDATED = {
+    step.name: (IDLE & Outdated(step.name)).with_label("not what its inputs, the champion and the settings ask for")
+    for step in CHAIN.values()
+    if step.job in ("extract", "describe", "index", "duplicates", "group", "watch")
+}
 CONDITIONS: dict[str, dg.AutomationCondition] = {
     "videos": MISSING,
     "frames": MISSING,
     "whitening": WITH_SHARDS,
-    "features": AFTER_WHITENING,
-    "training_views": AFTER_WHITENING,
-    "pseudo_labels": AFTER_WHITENING,
-    # `Outdated` comes last, so that it sees what nothing else holds back.
-    **{
-        step: (IDLE & Outdated(step)).with_label("not what the champion and the settings ask for")
-        for step in ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups", "watch_matches")
-    },
+    **OUTDATED,
+    **{step.name: AFTER_WHITENING | OUTDATED[step.name] for step in JOBS["extract"]},
 }
 """When each asset is made by itself."""
 
@@ -167,14 +168,16 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
 
 @dg.sensor(
     name="new_videos",
-    jobs=[jobs["find_videos"], jobs["retrain"]],
+    jobs=[jobs["find_videos"], jobs["ingest"], jobs["retrain"]],
     minimum_interval_seconds=SETTINGS.watch_every_s,
     default_status=SENSOR_STATUS,
-    description="Looks at the sources: new files or rows start `find_videos`. When `automation.retrain_new_videos` training "
-    "videos have features that the model has not seen, it starts `retrain`.",
+    description="Looks at the sources: new files or rows start `find_videos`, files that changed `ingest`. When "
+    "`automation.retrain_new_videos` training videos have features that the model has not seen, it starts `retrain`.",
 )
-def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.sources import TICK_PLACE, snapshot_sources
+def new_videos(
+    context: dg.SensorEvaluationContext, project: ProjectResource
+) -> list[dg.RunRequest] | dg.RunRequest | dg.SkipReason:
+    from hapvr.steps.sources import TICK_PLACE, changed_shards, snapshot_sources
     from hapvr.steps.training import pending_data
 
     opened = project.open()
@@ -182,12 +185,18 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
-    before, made_by = _last_offer(context.instance)
+    made = last_manifest(context.instance, opened.root) if shard_keys(opened.root) else None
+    before, made_by = made or (None, "")
+    hour = f"{time.time() // 3600:.0f}"  # what failed is tried again then; Dagster takes a key once
     if offer != before:
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        # sources may come back to an earlier state, what failed is tried again each hour, and Dagster takes a key once
-        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}")
+        # sources may come back to an earlier state
+        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{hour}")
+    if changed := changed_shards(opened):
+        return [
+            dg.RunRequest(f"{key}/{now}/{hour}", job_name="ingest", partition_key=key) for key, now in changed.items()
+        ]
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")
@@ -228,14 +237,6 @@ def _awaiting(pending: "PendingData") -> dg.SkipReason:
         f"{len(pending.awaited)} shards of the benchmarks have no features yet, e.g. {pending.awaited[0]}; "
         "if they do not come, see the runs of their assets"
     )
-
-
-def _last_offer(instance: dg.DagsterInstance) -> tuple[object, str]:
-    """The digest of the sources that the last manifest was made from, and the run that made it; None and "" where there is none."""
-    event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    if event is None or (made := event.asset_materialization) is None or "offer" not in made.metadata:
-        return None, ""
-    return made.metadata["offer"].value, event.run_id
 
 
 def _running(instance: dg.DagsterInstance, job: "Job") -> str | None:

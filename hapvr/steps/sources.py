@@ -67,11 +67,9 @@ def resolve_sources(
 
 
 def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Path]]:
-    """Look at the sources without decoding anything.
-
-    Returns a digest that changes when a video or row is added, removed or renamed, and the files that may still be being
-    copied, as they were written to in the last settle_s seconds. A file whose time lies further than that in the future, as the
-    clock was set back, is none. Raises DataError for a source that never had a video."""
+    """Look at the sources without decoding anything: a digest that changes when a video or row is added, removed or
+    renamed, and the files that may still be being copied, as they were written to in the last settle_s seconds. A file whose time
+    lies further than that in the future, as the clock was set back, is none. Raises DataError for a source that never had a video."""
     state: dict[str, object] = {}
     unsettled: list[Path] = []
     now = time.time()
@@ -172,6 +170,19 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
     return found
 
 
+def changed_shards(project: Project) -> dict[str, str]:
+    """Shards with a file that is not the one that the step `videos` read; each with a digest of what its files are now. A file
+    that is gone is not one that changed."""
+    found = {}
+    for key in shard_keys(project.root):
+        index = Shard(project.root, VIDEOS_STAGE, key).find()
+        inputs = {} if index is None else index.provenance.inputs
+        states = {row.video_id: file_state(row) for row in read_manifest_shard(project.root, key)}
+        if any(one in inputs and inputs[one] != now and not now.endswith(" missing") for one, now in states.items()):
+            found[key] = digest_of(states)
+    return found
+
+
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
     """What clips of a source show, by path below its folder, from a CSV file with the columns `file` and `scene`; clips that
     nobody named are left out. Raises DataError naming the file."""
@@ -230,7 +241,9 @@ def _follow_moves(project: Project) -> None:
     by_size = defaultdict[int, list[str]](list)
     for one in sorted(gone.keys() & contents.keys()):
         by_size[contents[one]["num_bytes"]].append(one)
-    for entry in scanned:
+    for entry in sorted(
+        scanned, key=lambda entry: entry.video_id not in gone
+    ):  # a copy of a file takes no id before the file
         path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
         size = os.path.getsize(path) if os.path.isfile(path) else -1
         sources = [f"{base}{part}" for part in PARTS]
@@ -281,7 +294,6 @@ def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[Man
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
     """Append the videos that the sources offer and the manifest lacks, as new shards.
-
     Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits. Raises as
     `manifest.require_shards` does."""
     # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.

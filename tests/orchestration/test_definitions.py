@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import Mock
 
-import dagster as dg
 import pytest
 import yaml
 
@@ -18,24 +17,18 @@ from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 
 SENSORS = {
-    "new_videos": (["find_videos", "retrain"], "STOPPED"), "missing_and_outdated": (None, "STOPPED"),
-    "fail_lost_runs": (None, "RUNNING"), "waiting_alerts": (None, "RUNNING"), "old_runs": (None, "RUNNING"),
-    "close_failed_training": (None, "RUNNING"), "close_canceled_training": (None, "RUNNING"),
+    "new_videos": (["find_videos", "ingest", "retrain"], "STOPPED"), "missing_and_outdated": ([], "STOPPED"),
+    "fail_lost_runs": ([], "RUNNING"), "waiting_alerts": ([], "RUNNING"), "old_runs": ([], "RUNNING"),
+    "close_failed_training": ([], "RUNNING"), "close_canceled_training": ([], "RUNNING"),
 }  # fmt: skip
 SCHEDULES = {"retrain_on_schedule": ("retrain", "0 3 * * 0", "UTC", "STOPPED")}
-
-
-def started(sensor: dg.SensorDefinition) -> str | list[str] | None:
-    """The job that a sensor starts, or its jobs."""
-    names = [target.job_name for target in sensor.targets] if sensor.has_jobs else []
-    return names if len(names) > 1 else next(iter(names), None)
 
 
 def test_sensors_and_schedules_are_stable() -> None:
     """Names, what they start, and whether they are on where the configuration does not ask for automation."""
     repository = defs.get_repository_def()
-    sensors = {sensor.name: (started(sensor), sensor.default_status.value) for sensor in repository.sensor_defs}
-    assert sensors == SENSORS
+    started = {one.name: [to.job_name for to in one.targets if one.has_jobs] for one in repository.sensor_defs}
+    assert {one.name: (started[one.name], one.default_status.value) for one in repository.sensor_defs} == SENSORS
     schedules = {
         one.name: (one.job_name, one.cron_schedule, one.execution_timezone, one.default_status.value)
         for one in repository.schedule_defs
@@ -71,8 +64,7 @@ def test_automation_follows_the_configuration(tmp_path: Path, monkeypatch: pytes
 
 
 def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> None:
-    """Every asset that computes on a GPU is in the pool `gpu`, which dagster.yaml gives one run at a time; re-trainings follow
-    each other."""
+    """Every asset that computes on a GPU is in the pool `gpu`, of which one run goes at a time; re-trainings queue."""
     pooled = {
         key.to_user_string()
         for asset in defs.resolve_asset_graph().assets_defs
@@ -89,8 +81,7 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
     assert limit == {"key": ONE_AT_A_TIME, "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
     tagged = {name: job.tags[ONE_AT_A_TIME] for name, job in jobs.items() if ONE_AT_A_TIME in job.tags}
     assert tagged == {"retrain": "training", "find_videos": "manifest", "index": "index", "group": "group"}
-    assert settings["run_monitoring"]["enabled"]
-    assert settings["run_retries"]["enabled"]
+    assert all(settings[name]["enabled"] for name in ("run_monitoring", "run_retries"))
 
 
 def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
