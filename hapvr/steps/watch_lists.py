@@ -7,7 +7,8 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -129,13 +130,12 @@ def watch_queries(project: Project) -> list[WatchQuery]:
 def make_watch_matches(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
 ) -> WatchMatches:
-    """Compare all queries with a shard of the index; one that is unchanged is left alone.
-
+    """Compare with a shard of the index all queries that were not yet.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video) only once, and
     none of a model with random weights. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
-    root, queries, place = project.root, watch_queries(project), rows_place(STAGE, key)
-    wanted = searcher.fingerprint(STAGE, key, **_asked(project, queries))
+    root, queries, place = project.root, _asked(project), rows_place(STAGE, key)
+    searched, wanted = searcher.fingerprint(STAGE, key), searcher.fingerprint(STAGE, key, queries=list(queries))
     failed: dict[str, str] = {}
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
@@ -145,16 +145,20 @@ def make_watch_matches(
             count = len(searcher.collection.video_ids(key))
             within = replace(searcher, index=ShardIndex(described), num_videos=count)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            since = {_event(row): row["since"] for row in table.to_pylist()}
-            rows: list[dict[str, Any]] = []
-            for number, query in enumerate(queries):
+            stored, rows, compared = table.to_pylist(), list[dict[str, Any]](), list[str]()
+            since = {_event(row): row["since"] for row in stored}
+            before = stamp(table, "queries").split() if stamp(table, "searched") == searched else ()
+            for number, (name, query) in enumerate(queries.items()):
                 progress(number, len(queries))
+                same = {"watch_list": query.watch_list.name} | ({} if query.problem else {"query": query.name})
+                known = [row for row in stored if same.items() <= row.items()]
                 try:
-                    rows += _compare(within, query, limits_from_environment(project.config.serving))
+                    limits = limits_from_environment(project.config.serving)
+                    rows += known if name in before else _compare(within, query, limits)
+                    compared.append(name)
                 except (VideoError, DataError) as error:
                     failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
-                    same = {"watch_list": query.watch_list.name} | ({} if query.problem else {"query": query.name})
-                    rows += [row for row in table.to_pylist() if same.items() <= row.items()]  # found before
+                    rows += known
             progress(len(queries), len(queries))
             table = pa.Table.from_pylist([row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA)
         wished = project.config.watch.webhook is not None and not searcher.scorer.warning
@@ -164,14 +168,15 @@ def make_watch_matches(
             messages[name] = json.dumps({"id": name, "event": "watch_match", **row}, ensure_ascii=False)
         alerts = AlertOutbox(root).put(messages) if wished else 0
         if done:  # after the outbox, so that a kill between them loses no match; queries that failed are tried again
-            write_rows(root, place, table, fingerprint="" if failed else wanted)
+            made = {"fingerprint": "" if failed else wanted, "searched": searched, "queries": " ".join(compared)}
+            write_rows(root, place, table, **made)
     return WatchMatches(table, done, alerts, failed)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks for it."""
-    queries = watch_queries(project)
-    return outdated_shards(project, STAGE, SCHEMA, **_asked(project, queries)) if queries else {}
+    queries = list(_asked(project))
+    return outdated_shards(project, STAGE, SCHEMA, queries=queries) if queries else {}
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
@@ -183,11 +188,18 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     )
 
 
-def _asked(project: Project, queries: Sequence[WatchQuery]) -> dict[str, object]:
-    """What matches depend on in addition to the index: queries and marks; and whether those found before are posted."""
-    asked = [[one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256] for one in queries]
-    marks = read_marks(project.root).verdicts()
-    return {"queries": asked, "marks": marks, "posted": project.config.watch.webhook is not None}
+def _asked(project: Project) -> dict[str, WatchQuery]:
+    """All queries, each by a digest of what its matches depend on in addition to the index: what it is, what people said of
+    it, and whether matches are posted."""
+    said, posted = defaultdict[str, list[list[str]]](list), project.config.watch.webhook is not None
+    for verdict in read_marks(project.root).verdicts():
+        for content in verdict[:2]:
+            said[content].append(verdict)
+    asked = {}
+    for one in watch_queries(project):
+        kind = [one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256]
+        asked[digest_of([kind, said[one.sha256], posted])] = one
+    return asked
 
 
 def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[dict[str, Any]]:
