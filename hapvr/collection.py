@@ -141,16 +141,16 @@ def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:
 
 
 def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:
-    """The source whose folder is gone, from a place that is still there, and of which a video is in this one."""
+    """The source whose folder is gone, from a place that is still there, and of which more than half of the videos are in this one."""
     data = DataRoot(root)
     for source in sources:
         before = Path(source.get("path", "."))  # a user may have added a source without one
         if before.exists() or not before.parent.exists():
             continue
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
-        for _, row in inspected_videos(data, keys):
-            path = Path(row["path"])  # of a clip that was moved into another source's folder it is not below this one
-            file = folder / path.relative_to(before) if path.is_relative_to(before) else folder / "missing"
-            if file.is_file() and file.stat().st_size == row["num_bytes"]:
-                return source
+        sizes = {Path(row["path"]): row["num_bytes"] for _, row in inspected_videos(data, keys)}
+        # a clip that was moved into another source's folder is not below this one
+        files = [(folder / path.relative_to(before), sizes[path]) for path in sizes if path.is_relative_to(before)]
+        if sum(file.is_file() and file.stat().st_size == size for file, size in files) * 2 > len(files):
+            return source
     return None

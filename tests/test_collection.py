@@ -72,6 +72,11 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     with pytest.raises(HapvrError, match="the registry has no champion, and searches are answered by models:/"):
         update_collection(add_folders(root, []), no_bar)
 
+    away, drive = (tmp_path / "renamed").rename(tmp_path / "away"), tmp_path / "another drive"
+    drive.mkdir()
+    shutil.copy(away / "3.mp4", drive)  # one file of the same name does not make it the same drive
+    assert len(add_folders(root, [drive]).config.sources) == 3
+
 
 @pytest.mark.parametrize(
     ("folder", "said"),
