@@ -107,7 +107,6 @@ class DataRoot:
     @contextmanager
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
         """A file that appears under its name only when the block ends well; a failed block leaves what was there before.
-
         invalidates: a file that describes the old content; it is removed right before the new content appears. Raises DataError
         where the root cannot be written or is full."""
         target = self.path(name)
@@ -130,7 +129,6 @@ class DataRoot:
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
         """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
-
         A process that dies lets go. Of an object store, other machines do not wait: two writers of equal content end in the
         same bytes, because an object appears whole, and the index of a shard comes after its data."""
         if self.local is None:

@@ -71,7 +71,6 @@ def build_shard(
     progress: Progress = no_progress,
 ) -> StageResult:
     """Make one shard, unless it is finished.
-
     video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made, and
     yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last. reuse:
     whether a row of an earlier run with the same settings still holds; it gets the row and that run's provenance. retry: make
@@ -115,7 +114,6 @@ def build_shards(
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Make those of several shards that are unfinished, in one pass over their videos.
-
     make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as for
     `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`."""
     with ExitStack() as locks:

@@ -155,7 +155,6 @@ def _build_benchmark(
     progress: Progress,
 ) -> set[Path]:
     """Make a benchmark that is named after its folder, or leave it alone where it is complete; returns queries that failed.
-
     queries, distractors: groups of identical files; the first of a query's group is the query, the others are ND. Of more than
     MAX_QUERIES queries the others are distractors. donors: clips, at least one, for the edits that combine two videos. None of them may
     be a query, since its footage in another query's copy would count as a false match. Raises DataError if no query can be decoded.
@@ -233,7 +232,6 @@ def find_clips(
 ) -> tuple[list[list[UserClip]], set[Path]]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the files that do not decode;
     each is tried in a worker process, and `scan_folder` says which files those are.
-
     name: of the source, for messages. files: those of them that are used; None: all. Raises DataError if the folder is missing or holds
     no videos, ArgumentError if `out`, where the results go, lies inside it: the next call would take the results for input.
     """

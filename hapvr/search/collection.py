@@ -56,7 +56,6 @@ Value = TypeVar("Value")
 @dataclass(frozen=True, kw_only=True)
 class CurrentIndex:
     """The index that answers searches.
-
     place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file; digest: of
     that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of
     all indexes that were made and may still be there, the last one that answered first; nothing else is ever removed."""
@@ -141,7 +140,6 @@ def write_blank(root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[
 @dataclass(frozen=True, kw_only=True)
 class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of the bytes that were sampled; of the id where there is no file.
-
     num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
     and height that black bars leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
     """
@@ -201,10 +199,9 @@ class CollectionMetadata:
             return {name: row["sha256"] for name, row in self._rows(key).items()}
         return {}
 
-    def require_described(self, video_id: str) -> None:
-        """Raise DataError where what is known of a video's file, its frames and its features are not of the same content."""
-        if self._rows(self._shards[video_id]).get(video_id, {}).get("changed"):
-            raise DataError(CHANGED.format(video_id))
+    def has_changed(self, video_id: str) -> bool:
+        """Whether what is known of a video's file, its frames and its features is not of the same content."""
+        return bool(self._rows(self._shards[video_id]).get(video_id, {}).get("changed"))
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path, and the digest of the id. Raises as
@@ -266,7 +263,8 @@ class SearchableCollection:
         with self._guard:
             file = self._file(video_id)
             regions, hashes = file.regions(video_id, first, last), file.hashes(video_id, first, last)
-        self.metadata.require_described(video_id)
+        if self.metadata.has_changed(video_id):
+            raise DataError(CHANGED.format(video_id))
         return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:

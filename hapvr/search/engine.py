@@ -249,7 +249,6 @@ class SearchEngine:
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
     """[N, F] in the order of FEATURES, none of which falls where two videos share more.
-
     Numbers of pictures, and votes at the best offset, are log(1 + x), since twenty seconds are a small share of an hour.
     whole_picture: 1, or 0 where an inner picture of the query was compared."""
     rows = [
@@ -270,7 +269,6 @@ def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
 
 def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float) -> list[Pair]:
     """Which frames of the query are compared with which of a candidate.
-
     All with all if both are short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a pair:
     the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the candidate at the voted offset.
     Similarities of few frames depend on their number, so parts have whole steps of the comparator, and both parts of a pair the

@@ -88,7 +88,6 @@ class IndexState:
 @dataclass(frozen=True)
 class IndexStatus:
     """What an index holds. revision: number of changes so far. unindexed_frames: are found too, but compared one by one.
-
     parts: of the index over frames; 0 where every frame is compared. fragments: of the table, files that each search opens.
     shards: name -> digest of what is indexed of it. digest: SHA-256 of what is indexed, the model and all shards."""
 
@@ -132,7 +131,6 @@ class FrameIndex:
 
     def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
         """Take in the descriptors of a shard, in place of those it had.
-
         frames: video_id, second, hash and vector of the frames that can be found. Vectors are fixed-size lists of `dims`
         floats, of any length but 0. digest: what `status` tells of the shard."""
 
@@ -171,7 +169,6 @@ class FrameIndex:
         self, queries: npt.NDArray[np.floating], k: int, *, exact: bool = False, min_refined: int = 0
     ) -> pa.Table:
         """The k nearest frames of each query frame, nearest first.
-
         queries: [Q, dims], finite, none of them zero. exact: compare all rows. min_refined: `refine_factor` where that of the
         settings is less. Returns FOUND_FRAMES, query_frame from 0, similarity a cosine in [-1, 1], that of the codes of indexed
         rows without a factor; fewer than k rows a query where the index has fewer."""
@@ -433,7 +430,8 @@ def _naming_damage(place: str) -> Iterator[None]:
                 f"search: another process changed {place} at the same time; run this again when that one has ended"
             ) from error
         said = first_line(error).replace(place.lstrip("/"), TABLE)
-        raise DamagedError(f"search: {place} cannot be used ({said}); {REBUILD}") from error
+        hint = f"if another process has just changed it, run this again; else {REBUILD}"
+        raise DamagedError(f"search: {place} cannot be used ({said}); {hint}") from error
 
 
 def _storage_options(place: str) -> dict[str, str] | None:

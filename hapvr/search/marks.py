@@ -116,11 +116,13 @@ def mark_of(
     return Mark(first=first, second=second, verdict=verdict, names=names, since=since, by=by)
 
 
-def keep_marks(root: DataRoot, made: Iterable[Mark]) -> Marks:
-    """Keep marks, all or none; each replaces what was said of the same contents before. Returns the marks before."""
+def keep_marks(root: DataRoot, made: Iterable[Mark], *, without: Iterable[Mark] = ()) -> Marks:
+    """Keep marks, all or none; each replaces what was said of the same contents before. without: those that go. Returns the
+    marks before."""
     with root.lock("marks"):
-        before = read_marks(root)
-        _write(root, before | {(one.first, one.second): one for one in made})
+        before, gone = read_marks(root), {(one.first, one.second) for one in without}
+        kept = {key: one for key, one in before.items() if key not in gone}
+        _write(root, kept | {(one.first, one.second): one for one in made})
     return before
 
 
@@ -134,11 +136,8 @@ def mark(root: DataRoot, one: str, other: str, verdict: Verdict, **said: Any) ->
 def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
     """Forget what was said about two videos, in either order. Returns it; None where nothing was. Raises DataError."""
     key = _key(*map(contents(root), (one, other)))
-    with root.lock("marks"):
-        marks = read_marks(root)
-        gone = marks.pop(key, None)
-        if gone is not None:
-            _write(root, marks)
+    if (gone := read_marks(root).get(key)) is not None:
+        keep_marks(root, (), without=[gone])
     return gone
 
 

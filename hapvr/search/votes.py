@@ -31,7 +31,6 @@ MIN_VOTE = 1e-6
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """Where a candidate may show what the query shows, in seconds from each video's first frame.
-
     votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are. Start and end:
     of the stretch in which they are dense."""
 
@@ -51,7 +50,6 @@ class Window:
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A video to be looked at closely.
-
     votes: of its best window. windows: best first; none where no frame voted. num_voting: query frames that vote for the best
     window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of num_asked_hashes, and
     num_aligned: those of them that agree on an offset."""

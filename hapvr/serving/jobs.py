@@ -186,7 +186,7 @@ class DuplicateJob:
             for key, count in counts.items():
                 make_duplicate_pairs(searcher.project, searcher, key, progress=progress)
                 before += count
-            make_duplicate_groups(searcher.project, searcher)
+            make_duplicate_groups(searcher.project, searcher, progress=lambda *_: self._end.check())
         except Exception as error:
             state.error = describe(error)[1]["error"]
         finally:

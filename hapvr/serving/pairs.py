@@ -294,7 +294,7 @@ def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> A
     return {
         "total": len(rows),
         "groups": rows[wanted.offset : wanted.offset + wanted.limit],
-        "shards_searched": len(shards - outdated_pairs(searcher.project).keys()),
+        "shards_searched": len(shards - outdated_pairs(searcher.project, searcher.collection.metadata).keys()),
         "shards": len(shards),
     }
 

@@ -123,7 +123,10 @@ class AlertOutbox:
             kind, hint = DataError, "correct its permissions, free space, end what else uses it, and run this again"
             damage = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in damage:
-                kind, hint = DamagedError, "restore it, or remove it and watch_matches/: every match is announced again"
+                kind, hint = (
+                    DamagedError,
+                    "restore or remove it, and remove watch_matches/: what it does not know is announced again",
+                )
             raise kind(f"watch: {self._path} cannot be used ({error}); {hint}") from error
 
 
@@ -158,7 +161,6 @@ def tell(project: Project, *concerns: Concern) -> None:
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries it after the others.
-
     A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under way
     when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it. With
     `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in hexadecimal. Two processes

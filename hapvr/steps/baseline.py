@@ -79,7 +79,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         serving = serving_index(project.root)
         if champion is None and serving is not None and serving.model.startswith("models:/"):
             raise DataError(
-                f"index add: the registry has no champion, and searches are answered by {serving.model}; restore the registry "
+                f"baseline: the registry has no champion, and searches are answered by {serving.model}; restore the registry "
                 "from a back-up, or name a version with `hapvr models promote`"
             )
         videos, whitening = training_videos(project), load_whitening(project.root)

@@ -48,7 +48,6 @@ class BenchmarkFeatures(FeatureStore):
 
 def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dict[str, str]:
     """Benchmark's id -> id in the store, of those in `available`.
-
     A video is stored under its own id (imported features, generated benchmarks) or, where a source ingested it, as
     `<source>/<id>`, with a video file's suffix if it came from a folder; the source of the benchmark's name wins."""
     wanted = set(definition.video_ids)
@@ -79,7 +78,6 @@ def background_features(
     root: DataRoot, definition: BenchmarkDefinition, source: str, *, max_videos: int = 1000
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
     """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
-
     Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's."""
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     available = FeatureStore(root, keys).available()

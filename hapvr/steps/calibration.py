@@ -45,7 +45,6 @@ MAX_QUERIES = 50
 
 def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
     """Fit on all labelled pairs of the validation benchmark that have features, never of a test benchmark; why not, where too few.
-
     A match is a pair that the benchmark's broadest task counts as relevant: a copy, an edit, or, where labelled, other footage
     of the same scene or incident."""
     name = project.config.evaluation.validation
@@ -101,7 +100,6 @@ def calibration_figure(calibration: Calibration) -> Figure:
 
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     """Fit on searches for the videos of the validation benchmark among these and the training split; why not, where there are too few.
-
     Every candidate counts twice: beside the matches of its query, and without them, as if the query had none."""
     name = project.config.evaluation.validation
     if name is None:

@@ -5,6 +5,7 @@ duplicate_groups/pictures.parquet        what black bars leave of the pictures o
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, product
@@ -20,7 +21,7 @@ from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
-from hapvr.search.collection import CURRENT, CollectionMetadata, CurrentIndex, current_index
+from hapvr.search.collection import CHANGED, CURRENT, CollectionMetadata, CurrentIndex, current_index
 from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp, write_rows
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
@@ -46,7 +47,6 @@ LEAST_PROBABILITY = 0.5
 
 def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress) -> bool:
     """Look for every video of a shard in the whole collection; returns whether the shard had changed: else it is left alone.
-
     A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again, and a shard
     that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
@@ -69,14 +69,12 @@ def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, prog
 
 def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
     """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
-
     Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match. One
     that is marked as a match stays, whatever its probability, which is 0 where no search found it."""
-    marks = read_marks(project.root)
-    metadata = searcher.collection.metadata
-    for video_id in searcher.collection.video_ids():
-        metadata.require_described(video_id)  # else files would be kept, and others named, for what they were
-    contents = {video_id: metadata.of(video_id).sha256 for video_id in searcher.collection.video_ids()}
+    marks, metadata, video_ids = read_marks(project.root), searcher.collection.metadata, searcher.collection.video_ids()
+    if changed := set(filter(metadata.has_changed, video_ids)):  # they would be named for what they were
+        warnings.warn(f"duplicates: {len(changed)} videos are left out; {CHANGED.format(min(changed))}")
+    contents = {video_id: metadata.of(video_id).sha256 for video_id in video_ids if video_id not in changed}
     places = (rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE))
     known = [
         pair
@@ -103,7 +101,7 @@ def make_duplicate_groups(
     if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted:
         return copy_groups(searcher, likely)
     with root.lock("duplicate_groups"):
-        _measure_pictures(project, searcher, pairs)
+        _measure_pictures(project, searcher, pairs, progress)
         members = copy_groups(searcher, likely)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
         write_rows(root, store.GROUPS_PLACE, store.group_rows(members), fingerprint=wanted, copies=str(copies))
@@ -120,18 +118,20 @@ def outdated_groups(project: Project) -> str:
     return "" if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted else wanted
 
 
-def outdated_pairs(project: Project) -> dict[str, str]:
-    """As `outdated_shards`, of the pairs."""
-    return outdated_shards(project, PAIRS_STAGE, store.PAIR_SCHEMA, pairs=PAIRS_VERSION)
+def outdated_pairs(project: Project, metadata: CollectionMetadata | None = None) -> dict[str, str]:
+    """As `outdated_shards`, of the pairs. metadata: of the collection, where somebody has it."""
+    return outdated_shards(project, PAIRS_STAGE, store.PAIR_SCHEMA, metadata, pairs=PAIRS_VERSION)
 
 
-def outdated_shards(project: Project, stage: str, schema: pa.Schema, **asked: object) -> dict[str, str]:
+def outdated_shards(
+    project: Project, stage: str, schema: pa.Schema, metadata: CollectionMetadata | None = None, **asked: object
+) -> dict[str, str]:
     """Shards of the index whose rows a step has to make, as the model, the settings or what it asks for are others; each with
     a digest that is another one if a champion comes back. Nothing is outdated where there is no index."""
     root = project.root
     if not root.exists(CURRENT):
         return {}
-    current, metadata, found = current_index(root), CollectionMetadata(root, {}), {}
+    current, metadata, found = current_index(root), metadata or CollectionMetadata(root, {}), {}
     for key, indexed in sorted(current.shards(root).items()):
         wanted = search_fingerprint(stage, project, current, key, indexed, metadata.contents(key), **asked)
         if stamp(read_rows(root, rows_place(stage, key), schema, damaged=True)) != wanted:
@@ -173,7 +173,7 @@ def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
     return {row["sha256"]: row for row in read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True).to_pylist()}
 
 
-def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair]) -> None:
+def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair], progress: Progress) -> None:
     """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
     shard_of, measured = searcher.collection.shard_of, _pictures(project.root)
     copies = {pair.first: pair.first_sha256 for pair in pairs if pair.kind == "copy"}
@@ -184,6 +184,7 @@ def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[Dupl
             continue  # imported features have no frames
         frames = open_frames(project, key)
         for _, video_id, sha256 in videos:
+            progress(0, 1)
             jpegs = frames.read(video_id).jpegs
             values = (sha256, *content_area(jpegs), noise_level(jpegs))
             measured[sha256] = dict(zip(PICTURES_SCHEMA.names, values, strict=True))

@@ -58,7 +58,6 @@ def make_benchmark_scores(
     project: Project, run: TrainingRun, name: str
 ) -> tuple[dict[str, EvaluationResult], dict[str, Figure]]:
     """Score benchmark `name` with the run's model and with frozen features alone (TopK-Chamfer, nothing learned).
-
     Writes `models/<run>/benchmarks/<name>/` and logs metrics, tables and plots to the training's MLflow run. Returns the
     results of BASELINE and TRAINED, and the plots by name."""
     definition, features = open_benchmark(project, name)
@@ -132,7 +131,6 @@ class Decision:
 
 def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     """Compare a version with the champion, make it champion if the gate passes, and leave the decision on version and run.
-
     Two runs that decide at once wait for each other; a champion that a person chose meanwhile stays. Raises DataError without a
     champion; `ensure_baseline` makes one."""
     client, name = tracker_of(project).client, project.config.tracking.registered_model
@@ -209,7 +207,6 @@ def _compare(project: Project, run: TrainingRun, champion: versions.Champion, na
 
 def train_seeds(project: Project, *, key: str, seeds: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the current model.
-
     key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and goes on with the others.
     Returns seed, key and metrics of each: validation at the best step, and every task of `evaluation.benchmarks`."""
     runs, train = [], project.config.train

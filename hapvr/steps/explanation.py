@@ -17,7 +17,6 @@ def explain(
     searcher: Searcher, query: Query, video_id: str, options: SearchOptions, *, deadline: Deadline = NEVER
 ) -> list[str]:
     """Search for a query, and say what is found of one video: lines of a label or blanks in the first nine columns, and a text.
-
     Raises DataError for an unknown id or features that are gone, VideoError for a query that shows nothing, `timeout` at the deadline."""
     everything = replace(options, top=max(searcher.num_videos, 1), min_probability=0.0, segments=False)
     matches = {match.reference: match for match in searcher.answer(query, everything, deadline=deadline).matches}

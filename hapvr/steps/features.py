@@ -59,7 +59,6 @@ class WhiteningResult:
 
 def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
     """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
-
     An existing one is kept while its settings hold, whatever arrives or leaves later, since all features would have to be made
     again. A few videos give fewer dimensions than `whitening.dims`; then others move it, until a model is trained. Raises
     DataError without training frames."""
@@ -115,7 +114,6 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
 
 def read_pca(file: Path, *, dims: int | None) -> Whitening:
     """The released PCA of a .pth or .npz file with mean [C], d [K] and V [C, K], or of a checkpoint of VVS.
-
     dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS has, 512 of another file. Raises
     DataError, which says what is missing or does not fit, and ArgumentError for more dims than the file has."""
     import torch
@@ -182,7 +180,6 @@ def _sample_regions(project: Project, shards: list[str], embed: Embed, progress:
 
 def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, Any], dict[str, int], tuple[int, int]]:
     """The backbone with the whitening of the project. extras: with the pooled vectors that `features.pooled` asks for.
-
     Returns the network, what determines the regions that it makes, what `extras_setting` says of it, and [R, D] of a frame, the
     rows of its extras included."""
     config, whitening = project.config, load_whitening(project.root)
@@ -202,7 +199,6 @@ def open_extractor(project: Project, *, extras: bool) -> tuple[Embed, dict[str, 
 
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their failed row.
-
     Videos whose frames and settings are those of an earlier run are not extracted again. Raises DataError for imported ones,
     which cannot be made again."""
     stored, source = project.shard(STAGE, key).find(), source_of(key)
@@ -263,7 +259,6 @@ def import_features(
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below `root`.
-
     fps: frames per second of the features, which the file does not tell; it dates the frames. An unusable dataset becomes a failed row,
     with the reasons of `read_hdf5_features`. Ids stay as they are. Finished shards of the same file are left alone. Raises DataError for a
     file that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or ids that are taken."""

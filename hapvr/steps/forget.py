@@ -27,7 +27,7 @@ from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
-from hapvr.search.marks import keep_marks, read_marks, unmark
+from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
@@ -144,14 +144,18 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
                             warnings.warn(f"{error}. It is removed, as it does not answer searches")
                             remove(root, place)
         staying = {row["sha256"]: row["video_id"] for _, row in inspected_videos(root, manifest.shard_keys(root))}
+        marks, unmarked = list[Mark](), list[Mark]()
         for mark in read_marks(root).rows():
             both = tuple(zip((mark.first, mark.second), mark.names, strict=True))
             first, second = (staying.get(digest, "") if name in values else name for digest, name in both)
             if not values.isdisjoint((mark.first, mark.second)) or not (first and second):
-                unmark(root, mark.first, mark.second)
+                unmarked.append(mark)
             elif (first, second) != mark.names:  # the content stays, under another name
-                keep_marks(root, [replace(mark, names=(first, second))])
-        tables = [(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in root.list_folders(stage)]
+                marks.append(replace(mark, names=(first, second)))
+        if marks or unmarked:
+            keep_marks(root, marks, without=unmarked)
+        known = {*manifest.shard_keys(root), *root.list_folders(PAIRS_STAGE), *root.list_folders(watch_lists.STAGE)}
+        tables = [(stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in sorted(known)]
         for stage, key in tables:
             with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
                 _forget_in_table(root, rows_place(stage, key), values)

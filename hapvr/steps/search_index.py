@@ -121,7 +121,6 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
 @dataclass(frozen=True, kw_only=True)
 class IndexUpdate:
     """What an update did.
-
     serving: the index that answers searches now. passed: whether the index that was brought up to date is that one; if not, its recall was
     too low. shards: `added`, `replaced`, `removed` and, as their features are unfinished, `awaited`. done: whether anything changed.
     """
@@ -138,7 +137,6 @@ def update_index(
     project: Project, model: SearchModel, *, rebuild: bool = False, progress: Progress = no_progress
 ) -> IndexUpdate:
     """Bring the index of this model up to date with all features, check it, and let it answer if it passes.
-
     Shards that the index has are left alone, so a killed update goes on where it stopped. rebuild: build another index from the first shard
     on; the present one answers until then. Raises DataError where there are no features, or features that do not go with the model.
     """

@@ -187,14 +187,13 @@ class Searcher(SearchEngine):
         marks, prior, matches = read_marks(self.project.root), options.prior or self.prior, list[Match]()
         with timed("segments"):
             for one in candidates:
-                if len(matches) == options.top:
-                    break
                 file, probability = self.collection.metadata.of(one.video_id), self.probability(one, prior=prior)
                 same_file, mark = file.sha256 == query.sha256, marks.of(query.sha256, file.sha256)
                 if same_file and probability is not None:
                     probability = 1.0
                 likely = (probability or 0.0) >= options.min_probability
-                if not (mark.verdict == "match" if mark else likely):  # what people said comes before the model
+                wanted = likely and len(matches) < options.top
+                if not (mark.verdict == "match" if mark else wanted):  # what people said comes before the model
                     continue
                 said, by, since = (mark.verdict, mark.by, mark.since) if mark else ("", "", "")
                 segments = self.segments(views[one.view], one, deadline) if options.segments else ()

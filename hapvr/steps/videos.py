@@ -39,7 +39,6 @@ def make_videos(
     project: Project, key: str, *, retry_failed: bool = False, retry_gone: bool = True, progress: Progress = no_progress
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
-
     status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
     are tried again, and unavailable ones, which a login may open, unless `retry_gone` is false. Rows that are not tried
     stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
@@ -92,7 +91,6 @@ def make_videos(
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
     """Files of a shard that have changed since we fetched or generated them; files that are gone are none.
-
     Ours are those that the record of their download names, and those in a folder of generated videos; reached by no link, and
     below the data root. Raises DamagedError where the shard cannot be read."""
     if root.local is None:
@@ -163,7 +161,6 @@ def make_frames(
     project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
-
     Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that timed out
     or crashed are."""
     sampling = project.config.sampling

@@ -259,7 +259,8 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert [match.rank for match in answer.matches] == list(range(1, 9))
     assert {match.reference: match.mark for match in answer.matches if match.mark} == {"in/other 0.mp4": "match"}
     # a match that moves up has segments, too
-    (best,) = searcher.search_id("in/short.mp4", SearchOptions(top=1)).matches
+    best, *more = searcher.search_id("in/short.mp4", SearchOptions(top=1)).matches
+    assert "in/other 0.mp4" in names([best, *more][:2])  # of what was marked all is there
     assert best.rank == 1
     assert best.query_covered is not None
     # what somebody said stays, whatever the model thinks
