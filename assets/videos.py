@@ -19,23 +19,19 @@ THUMBNAIL_PX = (160, 90)
 SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 
 
-def manifest_place(root: "DataRoot") -> dg.PathMetadataValue:
-    from hapvr.data.manifest import MANIFEST_STAGE
-
-    return dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}")
-
-
 def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[object, str] | None:
     """The digest of the sources that the last manifest was made from, and the run; None if it was that of another data root."""
+    from hapvr.data.manifest import root_id
+
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
     made = None if event is None else event.asset_materialization
-    if event is None or made is None or made.metadata.get("path") != manifest_place(root):
+    if event is None or made is None or made.metadata.get("data_root") != dg.MetadataValue.text(root_id(root)):
         return None
     return made.metadata["offer"].value, event.run_id
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
-    from hapvr.data.manifest import read_manifest
+    from hapvr.data.manifest import MANIFEST_STAGE, read_manifest, root_id
 
     result, root = made.result, made.project.root
     manifest, instance, name = read_manifest(root), made.context.instance, str(SHARDS.name)
@@ -52,7 +48,8 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
             "shards": len(result.shards),
             "new_shards": len(result.new_shards),
             "videos_by_source": dg.MetadataValue.json(dict(manifest["source"].value_counts(sort=True).iter_rows())),
-            "path": manifest_place(root),
+            "path": dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}"),
+            "data_root": root_id(root),
             "digest": result.digest,
             "offer": result.offer,
             "rows": metadata.table(manifest),

@@ -7,12 +7,15 @@ A step is done where the fingerprint that it stored equals that of its settings,
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
 from hapvr.config import Job
-from hapvr.data.manifest import collection_keys, shard_keys, training_shard_keys
-from hapvr.data.shards import STATUS_OK
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import frames_digest
+from hapvr.data.manifest import CHANGED_PLACE, collection_keys, shard_keys, training_shard_keys
+from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
@@ -102,6 +105,9 @@ JOBS: Mapping[Job, tuple[Step, ...]] = {
 """The steps of every job, in the order in which jobs are needed."""
 
 
+SHARD_STEPS = tuple(step.name for step in (*JOBS["ingest"], *JOBS["extract"]))
+
+
 def shards_of(project: Project, step: Step) -> list[str]:
     """The shards that a step is made for, sorted; [""] for a step without shards."""
     if step.shards == "training":
@@ -111,18 +117,34 @@ def shards_of(project: Project, step: Step) -> list[str]:
     return shard_keys(project.root) if step.per_shard else [""]
 
 
+@lru_cache(maxsize=10_000)
+def _made_of_others(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
+    """Steps of a shard whose inputs are others now, each with their digest; remembered while no file is written."""
+    from hapvr.steps.videos import content_digest
+
+    videos, frames, *_ = shards = [Shard(DataRoot(root_url), name, key) for name in SHARD_STEPS]
+    try:
+        now = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
+        made = {shard.stage: (shard.provenance(), CHAIN[shard.stage].inputs[0]) for shard in shards[1:]}
+    except DataError:  # the step that is missing is asked for
+        return {}
+    return {
+        step: now[name] for step, (one, name) in made.items() if one is not None and one.inputs.get(name) != now[name]
+    }
+
+
 def outdated(project: Project) -> dict[str, dict[str, str]]:
-    """What was made of other frames, and what the steps after registration lack: step -> shard key ("" without shards) -> a digest
-    of what asks for it. It differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for
+    """What was made of other files or frames, and what the steps after registration lack: step -> shard key ("" without shards) -> a
+    digest of what asks for it. It differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for
     while one before it is. Steps that the configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
-    found: dict[str, dict[str, str]] = {}
-    for step in JOBS["extract"]:
-        for key in shards_of(project, step):
-            names = (project.shard(name, key).index_name for name in (step.name, "frames"))
-            if (written := project.root.modified_ns(*names))[0] and written[0] < written[1]:
-                found.setdefault(step.name, {})[key] = str(written[1])
+    root = project.root
+    found: dict[str, dict[str, str]] = {"videos": root.read_json(CHANGED_PLACE) if root.exists(CHANGED_PLACE) else {}}
+    for key in shard_keys(root):
+        written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
+        for name, wanted in _made_of_others(root.url, key, tuple(written)).items():
+            found.setdefault(name, {})[key] = wanted
     try:
         model = search_model(project)
     except DataError:  # there is no champion

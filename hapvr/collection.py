@@ -39,7 +39,6 @@ FOLDERS_FILE = "folders.yaml"
 
 def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is decoded yet.
-
     Raises ArgumentError for a path that is no folder, for one inside the data root or around it, for one that a configuration
     cannot name or that COLLECTION_FILE leaves out, and where `root` is a configuration file; ConfigError for damaged files;
     DataError for a folder without videos."""

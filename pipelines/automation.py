@@ -20,7 +20,7 @@ from assets.factory import described
 from assets.project import SHARDS, ProjectResource
 from assets.videos import last_manifest
 from hapvr.chain import CHAIN, JOBS
-from hapvr.data.manifest import shard_keys
+from hapvr.data.manifest import CHANGED_PLACE, root_id
 from hapvr.errors import DataError
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
@@ -96,8 +96,12 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
     """What the chain lacks after registration, asked once per tick; nothing where a record is damaged, so that the rest goes on."""
     from hapvr.chain import outdated
 
+    opened = project_resource().open()
     try:
-        return outdated(project_resource().open())
+        found = outdated(opened)  # what another data root asked for before is asked for again
+        return {
+            step: {key: f"{root_id(opened.root)} {one}" for key, one in keys.items()} for step, keys in found.items()
+        }
     except DataError as error:
         warnings.warn(f"nothing after the features is made: {error}")
         return {}
@@ -132,13 +136,12 @@ class Outdated(dg.AutomationCondition):
 OUTDATED = {
     step.name: (IDLE & Outdated(step.name)).with_label("not what its inputs, the champion and the settings ask for")
     for step in CHAIN.values()
-    if step.job in ("extract", "describe", "index", "duplicates", "group", "watch")
+    if step.job in ("ingest", "extract", "describe", "index", "duplicates", "group", "watch")
 }
 CONDITIONS: dict[str, dg.AutomationCondition] = {
-    "videos": MISSING,
-    "frames": MISSING,
     "whitening": WITH_SHARDS,
     **OUTDATED,
+    **{step.name: MISSING | OUTDATED[step.name] for step in JOBS["ingest"]},
     **{step.name: AFTER_WHITENING | OUTDATED[step.name] for step in JOBS["extract"]},
 }
 """When each asset is made by itself."""
@@ -168,15 +171,13 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
 
 @dg.sensor(
     name="new_videos",
-    jobs=[jobs["find_videos"], jobs["ingest"], jobs["retrain"]],
+    jobs=[jobs["find_videos"], jobs["retrain"]],
     minimum_interval_seconds=SETTINGS.watch_every_s,
     default_status=SENSOR_STATUS,
-    description="Looks at the sources: new files or rows start `find_videos`, files that changed `ingest`. When "
+    description="Looks at the sources: new files or rows start `find_videos`; those that changed are noted. When "
     "`automation.retrain_new_videos` training videos have features that the model has not seen, it starts `retrain`.",
 )
-def new_videos(
-    context: dg.SensorEvaluationContext, project: ProjectResource
-) -> list[dg.RunRequest] | dg.RunRequest | dg.SkipReason:
+def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
     from hapvr.steps.sources import TICK_PLACE, changed_shards, snapshot_sources
     from hapvr.steps.training import pending_data
 
@@ -185,18 +186,13 @@ def new_videos(
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
         return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
-    made = last_manifest(context.instance, opened.root) if shard_keys(opened.root) else None
-    before, made_by = made or (None, "")
-    hour = f"{time.time() // 3600:.0f}"  # what failed is tried again then; Dagster takes a key once
+    before, made_by = last_manifest(context.instance, opened.root) or (None, "")
+    opened.root.write_json(CHANGED_PLACE, changed_shards(opened))
     if offer != before:
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        # sources may come back to an earlier state
-        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{hour}")
-    if changed := changed_shards(opened):
-        return [
-            dg.RunRequest(f"{key}/{now}/{hour}", job_name="ingest", partition_key=key) for key, now in changed.items()
-        ]
+        # sources may come back to an earlier state, what failed is tried again each hour, and Dagster takes a key once
+        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}")
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")

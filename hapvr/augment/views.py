@@ -102,7 +102,6 @@ def shuffle_dropout(
     window: Indices, *, max_segment_frames: int, rng: np.random.Generator, shuffled: float = 0.5, dropped: float = 0.3
 ) -> Indices:
     """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop some (S2VS 3.2).
-
     A dropped segment is blanked or turned to noise with a probability of a quarter each, otherwise cut out; one segment is always kept.
     """
     segments: list[Indices] = []

@@ -98,7 +98,6 @@ TASKS[CLIPS] = (
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkDefinition:
     """Queries, database and labelled pairs of one benchmark. The constructor checks them.
-
     labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
     exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id. videos: for a benchmark
     with files, columns video_id, path (relative to `folder`), role, group, edit; else None. segments: SEGMENT_SCHEMA, every
@@ -181,7 +180,6 @@ def write_clips(
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     """Writes a `clips` definition next to the files that are already under folder/videos, and returns it.
-
     videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other video,
     label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises DataError for
     repeated files, and labels or segments of other files."""

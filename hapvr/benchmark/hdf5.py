@@ -56,7 +56,6 @@ def read_hdf5_features(
     path: Path, video_ids: Sequence[str], shape: tuple[int, int]
 ) -> Iterator[tuple[str, NDArray[np.float16] | None, str, str]]:
     """(id, features float16 [T, R, D], reason, message) of datasets of a file, one video in memory at a time.
-
     A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and with a reason, if it has no frames
     (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape per frame
     (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large). Of

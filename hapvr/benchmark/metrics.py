@@ -17,7 +17,6 @@ Bools = NDArray[np.bool_]
 
 def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, Ints]:
     """Ranks, by row order and worst of ties, of the items at `positions` of a sorted ranking.
-
     positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that do not take part in the
     ranking, ascending and none of `positions`."""
     worst = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
@@ -67,7 +66,6 @@ def bootstrap_micro_ap(
     ranked: list[tuple[Floats, Bools]], *, num_relevant: Ints, weights: Floats, block: int = 2048
 ) -> Floats:
     """Micro-AP [B] when whole queries are drawn again, tied scores grouped.
-
     ranked: per query its similarities in descending order and which are relevant. num_relevant: [Q]. weights: [B, Q]. The
     precision at a threshold is a weighted sum over queries of hits and of items above it, so all samples follow from two matrix
     products per block of thresholds."""

@@ -18,7 +18,6 @@ BOOTSTRAP_SAMPLES = 2000
 
 class Difference:
     """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1].
-
     samples: of the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence. better, worse:
     share of resamples in which the challenger is strictly above or below."""
 
@@ -81,7 +80,6 @@ def decide(
     differences: Iterable[dict[str, Difference]], *, target_metrics: Sequence[str], config: GateConfig
 ) -> Verdict:
     """Passed if the mean of the target metrics is better and no required metric is worse.
-
     differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples. Worse: it is
     behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the target metrics, and PARTS_TASK
     wherever it is measured. Raises ConfigError if no target metric, or not every metric of `required_metrics`, was measured.

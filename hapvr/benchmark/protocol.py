@@ -41,7 +41,6 @@ class TaskResult:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult:
     """All tasks of one benchmark under one policy.
-
     availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
       num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite.
     curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.

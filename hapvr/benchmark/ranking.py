@@ -20,7 +20,6 @@ COLUMNS = ["query_id", "reference_id", "similarity"]
 
 def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> pl.DataFrame:
     """Scored pairs whose videos belong to the definition, in file order.
-
     similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for a
     score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a similarity
     column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition."""
@@ -168,7 +167,6 @@ class Ranking:
 
 class Judgement:
     """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
-
     candidate, relevant: bool [M], rows that are ranked, and those of them that are hits. num_relevant: int64 [Q], the ground
     truth under the policy. counted: bool [Q], queries that enter the mean."""
 

@@ -29,7 +29,6 @@ SCHEMA = pa.schema({"query_id": pa.string(), "reference_id": pa.string(), "simil
 
 def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame) -> pl.DataFrame:
     """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5).
-
     A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries; its similarity
     to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP. similarities, background:
     as `score_benchmark` writes them."""
@@ -48,7 +47,6 @@ def score_benchmark(
     device: torch.device | str = "cpu",
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
-
     network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the benchmark's database.
     Writes columns query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames of the queries and of a part, not
     with the number of references. Raises DataError where no query or no reference has features, or features do not fit the network.

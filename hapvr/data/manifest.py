@@ -21,6 +21,9 @@ FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
 """Digests of the names of videos that were forgotten and are not listed again; nothing in it tells what they were called."""
 FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
 """What `hapvr forget` has not ended."""
+IDENTITY = f"{MANIFEST_STAGE}/id.json"
+CHANGED_PLACE = "watch/changed.json"
+"""Shards with files that are others than those that were read, by key with a digest of what they are."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"
@@ -51,6 +54,11 @@ class ManifestRow:
     split: str
     shard: str
     uri: str
+
+
+def root_id(root: DataRoot) -> str:
+    """What tells a data root from others that were at its place; "" before there is a manifest."""
+    return str(root.read_json(IDENTITY)["id"]) if root.exists(IDENTITY) else ""
 
 
 def shard_keys(root: DataRoot) -> list[str]:

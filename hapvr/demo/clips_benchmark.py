@@ -274,7 +274,6 @@ def _saved_frames(path: Path) -> bytes:
 
 def make_copies(task: tuple[UserClip, UserClip, tuple[str, ...]], *, videos: Path) -> dict[str, list[Times]]:
     """Decode a clip, edit it and encode the copies that are missing below `videos`. Returns the true times of all by kind.
-
     task: the clip, the donor for edits that combine two videos, and the kinds of copies. Raises RuntimeError if a clip cannot be decoded.
     """
     clip, other, kinds = task

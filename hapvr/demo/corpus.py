@@ -84,7 +84,6 @@ def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
 
 def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
     """The clips of one split, in the order of their incidents.
-
     To train, three cameras, each on another time span: footage of one incident, never of one moment. Else two queries (camera 1 in span 1,
     camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other incidents in places furnished like this one.
     """
@@ -152,7 +151,6 @@ def make_demo_corpus(
     folder: Path, *, name: str, num_incidents: int = 26, progress: Progress = no_progress
 ) -> tuple[Path, ...]:
     """Make the files of the corpus that are missing below `folder`, and return the folders of its splits.
-
     name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the files in `videos/` of each; validation and test
     are `clips` benchmarks. num_incidents: at least 3, of which about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and
     library versions give equal bytes. progress: counts files. Raises DataError where a folder holds something else.
@@ -261,7 +259,6 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
     """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
-
     fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where a
     side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number."""
     pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]

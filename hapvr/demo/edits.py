@@ -102,7 +102,6 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
 @dataclass(frozen=True)
 class Edit:
     """One way to alter a video.
-
     label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a generator;
     the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the original's number of
     frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`, of `apply`'s arguments.
@@ -117,7 +116,6 @@ class Edit:
 
     def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
         """The edited video, a new array [N' >= 1, H'', W'', 3]; its timeline is `rows` of an equal generator.
-
         frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos; in others,
         frames that show nothing are black. fps: of both."""
         if self.whole is not None:
@@ -291,7 +289,6 @@ def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: fl
 
 def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0) -> list[Times]:
     """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs backwards.
-
     A jump is more than half a second from one frame of the copy to the next, and more than triple speed. A frame that stands still
     belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first frame is shown in each file.
     """

@@ -127,7 +127,6 @@ class Actor:
 
 class Scene:
     """An incident in a place furnished by `dressing`; equal dressings share materials and colours, never the layout.
-
     panorama: [PANORAMA_HEIGHT_PX, PANORAMA_WIDTH_PX, 3]. actors: about one entrance every two seconds; each stays for a part of
     the incident, so that the seconds differ. light: RGB gain per half second, [n, 3]: it drifts slowly, and there are a few
     flashes or blackouts of about a second."""

@@ -43,7 +43,6 @@ class Objective:
         add_up: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Total [], to be minimised, and unweighted terms [] by name, for all pairs of B clips.
-
         labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video pairs.
         frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are gathered and ranked.
         The video similarities are always of all rows; where several processes share a batch, the frame similarities [b, B, T, T'] and
@@ -83,7 +82,6 @@ def without_self(labels: Tensor) -> Tensor:
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
     """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
-
     For a square matrix, `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean
     over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release; Eq.
     2 is the mean over all positive pairs, which differs if rows have different numbers of positives."""
@@ -127,7 +125,6 @@ def mean_over_positives(values: Tensor, labels: Tensor) -> Tensor:
 
 def mean_of_compared(loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor) -> Tensor:
     """`mean_over_positives` of a loss that compares each positive with the other entries of its row.
-
     similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j - s_i, above 0 where j ranks
     before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns []."""
     rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
@@ -152,7 +149,6 @@ def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
 
 def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
     """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
-
     Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives. With separate
     means, the many negatives do not outweigh the positives."""
     distance = 1 - widened(similarity)
@@ -163,7 +159,6 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
 
 def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
     """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki + margin).
-
     j is the most similar negative. A row's loss is the mean over its positives i. Rows without a positive are left out; rows
     without a negative have a loss of 0."""
 
@@ -176,7 +171,6 @@ def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tenso
 
 def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: float = 80.0) -> Tensor:
     """Circle loss (Sun et al., CVPR 2020): each pair is weighed by how far it is from its optimum.
-
     Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and positives i, with
     a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over rows with a positive and a negative.
     """
@@ -230,7 +224,6 @@ def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) 
 
 def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> Tensor:
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
-
     num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an entry
     beyond the ends belongs to the end."""
     rows, width = widened(similarity), 1 / (num_bins - 1)
@@ -248,7 +241,6 @@ def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> T
 
 def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
     """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
-
     On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is `quantized_ap` with a
     centre more than intervals; only the customary resolution differs."""
     return quantized_ap(similarity, labels, num_bins=num_bins + 1)
@@ -256,7 +248,6 @@ def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor
 
 def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
     """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
-
     Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
     the interpolation step. Ties rank in row order."""
     rows = widened(similarity)

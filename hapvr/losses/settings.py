@@ -19,7 +19,6 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 class ObjectiveSettings(Settings):
     """Terms of the loss, their weights and constants (HAP-VR Eq. 15). A weight of 0 leaves a term out.
-
     Frames are ranked by quadlinear_ap, videos by a loss of `hapvr.losses.objective`. The options are each loss's own, e.g.
     `delta` and `rho` of quadlinear_ap; what is not given is the paper's (delta 0.05; rho 0.10 for videos, 5 for frames)."""
 

@@ -61,7 +61,6 @@ def weights_sha256(folder: Path) -> str:
 
 def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0) -> VideoNetwork:
     """A new network of the family that the settings are of; equal seeds give equal weights.
-
     dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's global generator is left
     alone. Raises ArgumentError where the settings do not fit the dims."""
     import torch

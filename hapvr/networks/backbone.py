@@ -60,7 +60,6 @@ class PatchTokens(nn.Module):
 
 def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration. A network of four scales is taken as it is, one of a single scale as `PatchTokens`.
-
     Raises DataError for weights that are missing or do not fit, ConfigError for an architecture, option or crop without 3 x 3 regions."""
     network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
@@ -113,7 +112,6 @@ def imac(maps: Sequence[Tensor]) -> Tensor:
 
 def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
-
     maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
     Returns [B, sum C_l], a unit vector for each map one after the other."""
     vectors = []
@@ -137,7 +135,6 @@ def frame_extras(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
-
     maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
     half its size and half that stride to 3 x 3."""
     return [
@@ -169,7 +166,6 @@ class Teacher(weights.FrozenNetwork):
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
-
     Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm does not know or
     that gives no single vector."""
     network, identity = weights.create_embedding_network(config)

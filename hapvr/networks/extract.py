@@ -256,7 +256,6 @@ def embed_by_networks(
     clips: Iterable[tuple[str, Frames]], networks: Sequence[Embed], *, batch_frames: int = BATCH_FRAMES
 ) -> Iterator[tuple[str, list[Vectors]]]:
     """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
-
     clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. Yields (key, [N, ...] of
     each network) in order. Memory holds one batch, the results of its clips, and the clips made in advance."""
     waiting: deque[tuple[str, int]] = deque()

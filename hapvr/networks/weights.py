@@ -35,7 +35,6 @@ PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbon
 @dataclass(frozen=True)
 class FrozenNetwork:
     """A network whose weights are never trained, and what it is.
-
     crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a crop
     (weights, precision and what the configuration changes), as features and models record it."""
 

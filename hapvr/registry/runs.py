@@ -57,7 +57,7 @@ class Tracker:
             run_id = str(run.info.run_id)
         if not run.data.params:  # a kill may have come between
             self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])
-        self.tag(run_id, {**tags, **run.data.tags})
+        self.tag(run_id, {key: tags[key] for key in tags.keys() - run.data.tags.keys()})
         return run_id
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:

@@ -113,7 +113,6 @@ class Deadline:
 
 class ComputeLock:
     """A lock that threads get in the order in which they asked for it.
-
     Each thread holds it for one batch, so a short request waits for a batch of a long one and not for all of it. With
     `threading.Lock` the long one would usually take the lock again before the other thread wakes up."""
 

@@ -103,7 +103,6 @@ class Description(BaseModel):
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
-
         place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions is
         checked when they are scored."""
         from hapvr.data.features import IMPORTED, without_extras  # with pyarrow, which scoring does without

@@ -184,7 +184,7 @@ def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[Dupl
             continue  # imported features have no frames
         frames = open_frames(project, key)
         for _, video_id, sha256 in videos:
-            progress(0, 1)
+            progress(len(measured), len(measured) + len(new))
             jpegs = frames.read(video_id).jpegs
             values = (sha256, *content_area(jpegs), noise_level(jpegs))
             measured[sha256] = dict(zip(PICTURES_SCHEMA.names, values, strict=True))

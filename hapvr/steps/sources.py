@@ -13,6 +13,7 @@ from glob import escape, iglob
 from itertools import count, filterfalse
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 from hapvr.config import digest
 from hapvr.data import manifest
@@ -241,13 +242,12 @@ def _follow_moves(project: Project) -> None:
     by_size = defaultdict[int, list[str]](list)
     for one in sorted(gone.keys() & contents.keys()):
         by_size[contents[one]["num_bytes"]].append(one)
-    for entry in sorted(
-        scanned, key=lambda entry: entry.video_id not in gone
-    ):  # a copy of a file takes no id before the file
-        path, (base, _, name) = path_of_text(entry.uri), entry.video_id.partition("/")
+    # a file takes its id before a copy of it does
+    for entry in sorted(scanned, key=lambda entry: gone.keys().isdisjoint(_ids(entry))):
+        path, base = path_of_text(entry.uri), entry.video_id.partition("/")[0]
         size = os.path.getsize(path) if os.path.isfile(path) else -1
         sources = [f"{base}{part}" for part in PARTS]
-        by_name = [one for one in (f"{source}/{name}" for source in sources) if one in gone]
+        by_name = [one for one in _ids(entry) if one in gone]
         alike = [one for one in by_size.get(size, ()) if one in gone]
         digest = file_sha256(path) if alike else ""
         here = [one for one in alike if gone[one].source in sources or not away[gone[one].source]]
@@ -281,13 +281,17 @@ def file_state(row: ManifestRow) -> str:
     return f"{row.uri} {status.st_size} {status.st_mtime_ns}"
 
 
+def _ids(entry: ManifestEntry) -> list[str]:
+    """What the manifest may call a file that has no id yet."""
+    source, _, name = entry.video_id.partition("/")
+    return [f"{source}{part}/{name}" for part in PARTS]
+
+
 def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     """Those of some entries whose name and place were not forgotten."""
     forgotten, kept = manifest.forgotten_digests(root), []
     for entry in entries:
-        source, _, name = entry.video_id.partition("/")
-        names = (entry.uri, *(f"{source}{part}/{name}" for part in PARTS))
-        if forgotten.isdisjoint(map(manifest.name_digest, names)):
+        if forgotten.isdisjoint(map(manifest.name_digest, (entry.uri, *_ids(entry)))):
             kept.append(entry)
     return kept
 
@@ -300,6 +304,8 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
     root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
     with root.lock(manifest.MANIFEST_STAGE):
         manifest.require_shards(root, root.list_folders(VIDEOS_STAGE))
+        if not manifest.root_id(root):
+            root.write_json(manifest.IDENTITY, {"id": uuid4().hex})
         _follow_moves(project)
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())

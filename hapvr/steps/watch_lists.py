@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -135,7 +135,7 @@ def make_watch_matches(
     none of a model with random weights. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """
     root, queries, place = project.root, _asked(project), rows_place(STAGE, key)
-    searched, wanted = searcher.fingerprint(STAGE, key), searcher.fingerprint(STAGE, key, queries=list(queries))
+    searched, wanted = searcher.fingerprint(STAGE, key), searcher.fingerprint(STAGE, key, **_stamp(project, queries))
     failed: dict[str, str] = {}
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
@@ -145,13 +145,15 @@ def make_watch_matches(
             count = len(searcher.collection.video_ids(key))
             within = replace(searcher, index=ShardIndex(described), num_videos=count)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            stored, rows, compared = table.to_pylist(), list[dict[str, Any]](), list[str]()
-            since = {_event(row): row["since"] for row in stored}
-            before = stamp(table, "queries").split() if stamp(table, "searched") == searched else ()
+            stored, rows, compared = defaultdict[tuple[str, str], list[Any]](list), list[dict[str, Any]](), list[str]()
+            for row in table.to_pylist():
+                for asked in ("", row["query"]):
+                    stored[row["watch_list"], asked].append(row)
+            since = {_event(row): row["since"] for row in table.to_pylist()}
+            before = set(stamp(table, "queries").split() if stamp(table, "searched") == searched else ())
             for number, (name, query) in enumerate(queries.items()):
                 progress(number, len(queries))
-                same = {"watch_list": query.watch_list.name} | ({} if query.problem else {"query": query.name})
-                known = [row for row in stored if same.items() <= row.items()]
+                known = stored[query.watch_list.name, "" if query.problem else query.name]
                 try:
                     limits = limits_from_environment(project.config.serving)
                     rows += known if name in before else _compare(within, query, limits)
@@ -175,8 +177,8 @@ def make_watch_matches(
 
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a digest of what asks for it."""
-    queries = list(_asked(project))
-    return outdated_shards(project, STAGE, SCHEMA, queries=queries) if queries else {}
+    queries = _asked(project)
+    return outdated_shards(project, STAGE, SCHEMA, **_stamp(project, queries)) if queries else {}
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
@@ -189,17 +191,21 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
 
 
 def _asked(project: Project) -> dict[str, WatchQuery]:
-    """All queries, each by a digest of what its matches depend on in addition to the index: what it is, what people said of
-    it, and whether matches are posted."""
-    said, posted = defaultdict[str, list[list[str]]](list), project.config.watch.webhook is not None
+    """All queries, each by a digest of what its matches depend on in addition to the index: what it is, and what people said."""
+    said = defaultdict[str, list[list[str]]](list)
     for verdict in read_marks(project.root).verdicts():
         for content in verdict[:2]:
             said[content].append(verdict)
     asked = {}
     for one in watch_queries(project):
         kind = [one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256]
-        asked[digest_of([kind, said[one.sha256], posted])] = one
+        asked[digest_of([kind, said[one.sha256]])] = one
     return asked
+
+
+def _stamp(project: Project, queries: Iterable[str]) -> dict[str, Any]:
+    """What a finished shard was compared with, and whether matches found before are posted."""
+    return {"queries": list(queries), "posted": project.config.watch.webhook is not None}
 
 
 def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import Storage
 
 SENSORS = {
-    "new_videos": (["find_videos", "ingest", "retrain"], "STOPPED"), "missing_and_outdated": ([], "STOPPED"),
+    "new_videos": (["find_videos", "retrain"], "STOPPED"), "missing_and_outdated": ([], "STOPPED"),
     "fail_lost_runs": ([], "RUNNING"), "waiting_alerts": ([], "RUNNING"), "old_runs": ([], "RUNNING"),
     "close_failed_training": ([], "RUNNING"), "close_canceled_training": ([], "RUNNING"),
 }  # fmt: skip
