@@ -38,6 +38,7 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
     known = set(instance.get_dynamic_partitions(name))
     if known and (last_manifest(instance, root) is None or known & set(result.new_shards)):
         # what was made of another data root would be taken for what was made of this one
+        made.context.log.warning("this data root is another than before: what Dagster knows of other assets is wiped")
         instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
     for stale in known - set(result.shards):  # of another configuration
         instance.delete_dynamic_partition(name, stale)
