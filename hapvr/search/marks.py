@@ -20,7 +20,7 @@ from urllib.parse import quote
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import file_sha256, require_regular
+from hapvr.files import digest_of, file_sha256, require_regular
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
 from hapvr.tables import export_csv
@@ -59,9 +59,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class _Stored:
-    """The file at PLACE."""
+    """The file at PLACE. sha256: of the pairs."""
 
     pairs: list[Mark]
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if self.sha256 != digest_of([asdict(mark) for mark in self.pairs]):
+            raise ValueError("these are not the pairs that were written")
 
 
 class Marks(dict[tuple[str, str], Mark]):
@@ -103,7 +108,6 @@ def mark_of(
     by: str = LOCAL_USER,
 ) -> Mark:
     """What somebody says about two videos, see `contents`; it is kept by `keep_marks`.
-
     names: what to call them; default is one and other. since: ISO 8601; "" for now. by: who says it. Raises DataError, and
     ArgumentError for two equal contents."""
     shown = names or (one, other)
@@ -233,7 +237,8 @@ def label_studio_tasks(pairs: Iterable[Pair], path_of: Callable[[str], Path | No
 
 
 def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:
-    root.write_json(PLACE, {"pairs": [asdict(marks[key]) for key in sorted(marks)]})
+    pairs = [asdict(marks[key]) for key in sorted(marks)]
+    root.write_json(PLACE, {"pairs": pairs, "sha256": digest_of(pairs)})
 
 
 def _key(one: str, other: str) -> tuple[str, str]:

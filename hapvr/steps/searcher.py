@@ -61,7 +61,6 @@ class SearchOptions:
 @dataclass(kw_only=True, eq=False)
 class Searcher(SearchEngine):
     """Searches the index of one project with the model that the index was made with. Any thread may call it.
-
     current: the index, and indexed: shard -> digest of what it holds of it. follows_registry: whether the model is the version
     that the index names. prior: the share of matches among candidates that answers are stated for, if ASKED_SHARE of the
     queries show something of the collection, and find as many copies of it as its videos have. model: `models:/NAME/VERSION` or
@@ -83,7 +82,6 @@ class Searcher(SearchEngine):
         config: str | Path | Project, *, overrides: Mapping[str, Any] | None = None, model: str | None = None
     ) -> Searcher:
         """The searcher of a configuration file, or of a project that is open.
-
         model: a bundle folder or a name in the registry, where the model that the index names is not at hand; it must have the
         same network. Raises DataError where there is no index yet, where it is damaged, and where model, index and features do
         not belong together, and MissingPartError where the model needs torch and torch is not installed."""
@@ -126,7 +124,6 @@ class Searcher(SearchEngine):
         self, query: str | Path, options: SearchOptions | None = None, *, access: Access | None = None
     ) -> SearchAnswer:
         """Videos that may show footage of a query: a video file, a still picture, or an http(s) URL.
-
         access: what may be read; default is all files and no hosts. Raises VideoError for a query that cannot be used,
         ArgumentError for a minimal probability where the model gives none."""
         return self.answer(self.read(query, access=access), options or SearchOptions())
@@ -254,7 +251,6 @@ class Searcher(SearchEngine):
 
     def matrix(self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER) -> dict[str, Any]:
         """How similar the frames of a query and of a video of the collection are, by the view of the query that is closest.
-
         values: [T, T'] in [-1, 1], 1 for the same picture; query_times_s, reference_times_s: of the T and T' frames; threshold:
         from which on two frames count as the same in segments; segments: of the whole. max_cells: of the matrix; of longer
         videos it has frames that are evenly apart. Raises DataError for an unknown id."""

@@ -216,7 +216,6 @@ def current_key(root: DataRoot) -> str:
 
 def trained_run(project: Project, key: str = "") -> TrainingRun:
     """The run of this key if it has trained a model, else the one whose training ended last.
-
     So a chain evaluates and registers what it trained, also where another training has ended meanwhile. Raises DataError if
     there is none yet."""
     root = project.root

@@ -8,6 +8,7 @@ import pytest
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
+from hapvr.files import digest_of
 from hapvr.search.marks import PLACE, mark, read_marks, unmark
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
@@ -39,23 +40,23 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     assert len(read_marks(root)) == 40
 
 
-ROW = {"first": A, "second": B, "verdict": "match", "names": ["a", "b"], "since": "2026-11-23T10:00:00+00:00"}
+ROW = {"first": A, "second": B, "verdict": "match", "names": ["a", "b"], "since": "2026-11-23", "by": "someone"}
 
 
-BROKEN: tuple[object, ...] = (
-    {},
-    [{}],
-    [ROW | {"first": B, "second": A}],
-    [ROW | {"verdict": "perhaps"}],
-    [ROW | {"since": 1}],
-)
+CHANGES: tuple[dict[str, object], ...] = ({"first": B, "second": A}, {"verdict": "perhaps"}, {"since": 1})
+BROKEN: tuple[object, ...] = ({}, [{}], *([ROW | one] for one in CHANGES))
 
 
-@pytest.mark.parametrize("text", [*(json.dumps({"pairs": pairs}) for pairs in BROKEN), "[]", "{"])
+FILES = [*({"pairs": pairs, "sha256": digest_of(pairs)} for pairs in BROKEN), {"pairs": [ROW], "sha256": digest_of([])}]
+
+
+@pytest.mark.parametrize("text", [*map(json.dumps, FILES), "[]", "{"])
 def test_damage_is_named_and_nothing_is_overwritten(tmp_path: Path, text: str) -> None:
     """Marks are work of people: a file that cannot be read stays as it is."""
     root = DataRoot(tmp_path)
-    mark(root, A, B, "match", names=("a", "b"))
+    (tmp_path / PLACE).parent.mkdir()
+    (tmp_path / PLACE).write_text(json.dumps({"pairs": [ROW], "sha256": digest_of([ROW])}))
+    assert read_marks(root).verdict(A, B) == "match"
     (tmp_path / PLACE).write_text(text)
     for call in (lambda: read_marks(root), lambda: mark(root, A, C, "match", names=("a", "c"))):
         with pytest.raises(DamagedError, match=PLACE):
