@@ -118,7 +118,7 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
     with pytest.raises(DamagedError, match=r"2 messages are no JSON objects"):
         outbox.check()
     path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 8)
-    with pytest.raises(DamagedError, match=r"it, or remove it and watch_matches/: every match is announced again"):
+    with pytest.raises(DamagedError, match=r"restore or remove it, and remove watch_matches/"):
         outbox.check()
 
 
