@@ -6,6 +6,7 @@ A step is done where the fingerprint that it stored equals that of its settings,
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from typing import Any, Literal
 from hapvr.config import Job
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import CHANGED_PLACE, collection_keys, shard_keys, training_shard_keys
+from hapvr.data.manifest import CHANGED_PLACE, FORGETTING, collection_keys, shard_keys, training_shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -118,33 +119,37 @@ def shards_of(project: Project, step: Step) -> list[str]:
 
 
 @lru_cache(maxsize=10_000)
-def _made_of_others(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
-    """Steps of a shard whose inputs are others now, each with their digest; remembered while no file is written."""
+def _remade(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
+    """Steps of a shard that are gone or whose inputs are others now, each with their digest; remembered while no file is written.
+    Raises DataError for a shard without frames, which other steps make."""
     from hapvr.steps.videos import content_digest
 
     videos, frames, *_ = shards = [Shard(DataRoot(root_url), name, key) for name in SHARD_STEPS]
-    try:
-        now = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
-        made = {shard.stage: (shard.provenance(), CHAIN[shard.stage].inputs[0]) for shard in shards[1:]}
-    except DataError:  # the step that is missing is asked for
-        return {}
-    return {
-        step: now[name] for step, (one, name) in made.items() if one is not None and one.inputs.get(name) != now[name]
-    }
+    now = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
+    made = {shard.stage: (shard.provenance(), CHAIN[shard.stage].inputs[0]) for shard in shards[1:]}
+    return {step: now[name] for step, (one, name) in made.items() if one is None or one.inputs.get(name) != now[name]}
+
+
+def remade(project: Project) -> dict[str, dict[str, str]]:
+    """As `outdated`: what was made of other files or frames than there are, and what is gone; nothing while `forget` is not ended."""
+    root, training = project.root, set(training_shard_keys(project.root))
+    found: dict[str, dict[str, str]] = {"videos": root.read_json(CHANGED_PLACE) if root.exists(CHANGED_PLACE) else {}}
+    for key in shard_keys(root) if not root.exists(FORGETTING) else ():
+        written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
+        with suppress(DataError):
+            for name, wanted in _remade(root.url, key, tuple(written)).items():
+                if key in training or CHAIN[name].shards == "all":
+                    found.setdefault(name, {})[key] = wanted
+    return found
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:
-    """What was made of other files or frames, and what the steps after registration lack: step -> shard key ("" without shards) -> a
-    digest of what asks for it. It differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for
-    while one before it is. Steps that the configuration does not use ask for nothing."""
+    """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
+    The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while one
+    before it is. Steps that the configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
-    root = project.root
-    found: dict[str, dict[str, str]] = {"videos": root.read_json(CHANGED_PLACE) if root.exists(CHANGED_PLACE) else {}}
-    for key in shard_keys(root):
-        written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
-        for name, wanted in _made_of_others(root.url, key, tuple(written)).items():
-            found.setdefault(name, {})[key] = wanted
+    found: dict[str, dict[str, str]] = {}
     try:
         model = search_model(project)
     except DataError:  # there is no champion
@@ -200,7 +205,7 @@ def chain_status(project: Project) -> list[StepStatus]:
         elif step.name == "video_manifest":
             there = [True] * len(shard_keys(root))
         elif step.name == "registered_model":
-            there = ["frame_descriptors" in awaited]  # without a champion nothing is asked for
+            there = [bool(awaited)]  # without a champion nothing is asked for
         else:
             there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
         found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))

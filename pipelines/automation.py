@@ -43,6 +43,7 @@ SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.D
 # AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on. `in_progress`
 # alone would not do either: for a moment, what a run has just made is neither in progress nor there.
 IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
+MADE = ~dg.AutomationCondition.missing()
 ASKED = dg.AutomationCondition.newly_requested().since(dg.AutomationCondition.missing().newly_true())
 MISSING = (
     dg.AutomationCondition.missing()
@@ -93,23 +94,23 @@ jobs = {
 
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
-    """What the chain lacks after registration, asked once per tick; nothing where a record is damaged, so that the rest goes on."""
-    from hapvr.chain import outdated
+    """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged, so that the rest goes on."""
+    from hapvr.chain import outdated, remade
 
-    opened = project_resource().open()
-    try:
-        found = outdated(opened)  # what another data root asked for before is asked for again
-        return {
-            step: {key: f"{root_id(opened.root)} {one}" for key, one in keys.items()} for step, keys in found.items()
-        }
-    except DataError as error:
-        warnings.warn(f"nothing after the features is made: {error}")
-        return {}
+    opened, found = project_resource().open(), dict[str, dict[str, str]]()
+    root = root_id(opened.root)  # what another data root asked for before is asked for again
+    for part in (remade, outdated):
+        try:
+            for step, keys in part(opened).items():
+                found[step] = {key: f"{root} {one}" for key, one in keys.items()}
+        except DataError as error:
+            warnings.warn(f"some of what is outdated is not made again: {error}")
+    return found
 
 
 @dataclass(frozen=True)
 class Outdated(dg.AutomationCondition):
-    """True for what `hapvr.chain.outdated` asks for, once for each digest: what failed waits for a retry or for a person."""
+    """True for what `hapvr.chain.remade` and `outdated` ask for, once for each digest: what failed waits for a retry or for a person."""
 
     step: str
 
@@ -142,7 +143,7 @@ CONDITIONS: dict[str, dg.AutomationCondition] = {
     "whitening": WITH_SHARDS,
     **OUTDATED,
     **{step.name: MISSING | OUTDATED[step.name] for step in JOBS["ingest"]},
-    **{step.name: AFTER_WHITENING | OUTDATED[step.name] for step in JOBS["extract"]},
+    **{step.name: AFTER_WHITENING | (MADE & OUTDATED[step.name]) for step in JOBS["extract"]},
 }
 """When each asset is made by itself."""
 

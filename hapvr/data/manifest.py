@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,10 @@ class ManifestRow:
 
 
 def root_id(root: DataRoot) -> str:
-    """What tells a data root from others that were at its place; "" before there is a manifest."""
-    return str(root.read_json(IDENTITY)["id"]) if root.exists(IDENTITY) else ""
+    """What tells a data root from others that were at its place; "" before there is a manifest, and where it cannot be read."""
+    with suppress(DataError):
+        return str(root.read_json(IDENTITY).get("id", ""))
+    return ""
 
 
 def shard_keys(root: DataRoot) -> list[str]:

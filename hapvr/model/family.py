@@ -26,7 +26,6 @@ GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
 @dataclass(frozen=True)
 class Similarities:
     """Similarities of all pairs of Q queries and N references.
-
     frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh; video: [Q, N] in
     [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1]."""
 

@@ -127,7 +127,6 @@ def refine_in_strips(comparator: Comparator, frame: Tensor, row_mask: Mask = Non
 
 def pad_to_min_frames(similarity: Tensor, mask: Mask, *, dim: int, min_frames: int) -> tuple[Tensor, Mask]:
     """Double clips of fewer real frames until they have `min_frames`; with 4, clips of 1, 2, 3 frames get 4, 4, 6.
-
     similarity: frame similarities [Q, N, T, T']; dim: 2 for queries with mask [Q, T], 3 for references with mask [N, T'].
     Returns the longer similarity and mask. Whole repetitions, as in the releases, keep all frames equally frequent, and a
     clip's score does not depend on how far it was padded."""
@@ -169,7 +168,6 @@ class GatedAttention(nn.Module):
 
 class LinearAttention(nn.Module):
     """A weight per region, x <- (u . x / 2 + 1/2) x for unit x (ViSiL section 3.2). [..., D] -> [..., D].
-
     normalize: divide u by its norm, so that the weights of unit features stay in [0, 1] however training changes u. The ViSiL
     release scores without this."""
 

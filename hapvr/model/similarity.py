@@ -17,7 +17,6 @@ MAX_BLOCK_FRAMES = {"cpu": 112, "cuda": 640}
 
 def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None = None) -> Tensor:
     """Mean of the K largest real entries along `dim`, K = max(round(rate * number of real entries), 1).
-
     Halves round to even, as in the release. values: any shape; mask: bool, broadcastable to values. Returns values without
     `dim`; -inf if no entry is real."""
     size = values.shape[dim]
@@ -46,7 +45,6 @@ def chamfer(
     column_mask: Tensor | None = None,
 ) -> Tensor:
     """TopK-Chamfer (HAP-VR Eq. 3 and 5): per row the mean of the K largest columns, then the mean over rows.
-
     similarity: [..., n, m]; row_mask: bool [..., n]; column_mask: bool [..., m]. symmetric: the mean of both directions, each
     with the same rate (ViSiL's symmetric Chamfer). Returns [...]."""
     if symmetric:
@@ -63,7 +61,6 @@ def chamfer(
 
 def frame_similarity(query: Tensor, reference: Tensor, *, rate: float, symmetric: bool = False) -> Tensor:
     """Frame similarities of all pairs of videos by spatial TopK-Chamfer over regions (HAP-VR Eq. 3).
-
     query: [Q, T, R, D]; reference: [N, T', R', D]. Returns [Q, N, T, T'] in float32 or wider. The products [Q, N, T, T', R, R']
     are computed in blocks of MAX_BLOCK_FRAMES and are not kept for the backward pass, which needs the places of the K largest
     alone. If query and reference are the same tensor, as in training, each product serves both (a, b) and (b, a)."""

@@ -38,7 +38,6 @@ class ContextNetwork(FrameVectorNetwork):
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
-
         features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector. mask:
         bool [..., T], real frames, at least one per video; padding is never attended to."""
         if mask is not None:

@@ -66,7 +66,6 @@ class TemporalSaliency(nn.Module):
 
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:
     """Self-similarities around the diagonal of a video, for the frames from `first` to `last` - 1.
-
     frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or last frame holds
     the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) among the frames t - 1, t, t + 1."""
     around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)

@@ -207,7 +207,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
         raise DataError(f"features: those of shard {key} were imported, and would be replaced; {hint}")
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
-    rows = frames.rows()
+    rows, made_of = frames.rows(), frames_digest(frames)
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     embed, settings, extras, (num_regions, dims) = open_extractor(project, extras=project.config.features.pooled)
 
@@ -229,7 +229,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings={**settings, **extras, HASH_SETTING: HASH_VERSION},
-        inputs={"frames": frames_digest(frames)},
+        inputs={"frames": made_of},
         columns=fields(num_regions=num_regions, dims=dims),
         index_columns=INDEX_COLUMNS,
     )

@@ -172,15 +172,15 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
 
 
 def changed_shards(project: Project) -> dict[str, str]:
-    """Shards with a file that is not the one that the step `videos` read; each with a digest of what its files are now. A file
-    that is gone is not one that changed."""
-    found = {}
+    """Shards with a file that is not the one that the step `videos` read; each with a digest of what its files are, and of the hour:
+    what failed is tried again then. A file that is gone is not one that changed."""
+    found, hour = {}, time.time() // 3600
     for key in shard_keys(project.root):
         index = Shard(project.root, VIDEOS_STAGE, key).find()
         inputs = {} if index is None else index.provenance.inputs
         states = {row.video_id: file_state(row) for row in read_manifest_shard(project.root, key)}
         if any(one in inputs and inputs[one] != now and not now.endswith(" missing") for one, now in states.items()):
-            found[key] = digest_of(states)
+            found[key] = digest_of([states, hour])
     return found
 
 
