@@ -55,7 +55,7 @@ def test_automation_follows_the_configuration(tmp_path: Path, monkeypatch: pytes
         assert {one.default_status.value for one in (schedule, *repository.sensor_defs)} == {"RUNNING"}
         monkeypatch.setattr("hapvr.chain.outdated", Mock(side_effect=DamagedError("marks are damaged")))
         with pytest.warns(UserWarning, match="marks are damaged"):  # the rest goes on
-            assert _outdated(datetime.now(UTC)) == {}
+            assert _outdated(datetime.now(UTC)) == {"videos": {}}
         asked = {job.name: job.tags.get("dagster-ray/config") for job in defs.resolve_all_job_defs()}
         for name, wanted in asking.items():
             assert json.loads(asked.pop(name) or "") == wanted

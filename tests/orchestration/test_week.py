@@ -239,5 +239,4 @@ def test_a_week(week: Week) -> None:
     # Sunday: the data root is begun anew, and what Dagster knows of the old one does not hold for it.
     shutil.rmtree(week.folder / "data")
     week.follow("new_videos", "find_videos")
-    shards = week.instance.get_dynamic_partitions("shards")
-    assert week._requested() == {shard: ["videos", "frames"] for shard in shards}
+    assert week._requested() == {key: ["videos", "frames"] for key in week.instance.get_dynamic_partitions("shards")}
