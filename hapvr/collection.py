@@ -147,7 +147,8 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
         if before.exists() or not before.parent.exists():
             continue
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
-        sizes = {Path(row["path"]): row["num_bytes"] for _, row in inspected_videos(data, keys)}
+        rows = [row for _, row in inspected_videos(data, keys) if row["status"] == STATUS_OK]
+        sizes = {Path(row["path"]): row["num_bytes"] for row in rows}
         # a clip that was moved into another source's folder is not below this one
         files = [(folder / path.relative_to(before), sizes[path]) for path in sizes if path.is_relative_to(before)]
         if sum(file.is_file() and file.stat().st_size == size for file, size in files) * 2 > len(files):

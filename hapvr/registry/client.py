@@ -59,7 +59,6 @@ def without_login(uri: str) -> str:
 
 def require_store(tracking_uri: str) -> None:
     """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a database file.
-
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
     what is not an address of a store."""
     if _STORE.match(tracking_uri) is None:

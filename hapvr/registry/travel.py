@@ -58,7 +58,6 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
 
 def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str]:
     """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and place.
-
     Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
     DataError where the hub refuses, and as `export_model` does."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:

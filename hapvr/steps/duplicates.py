@@ -5,6 +5,7 @@ duplicate_groups/pictures.parquet        what black bars leave of the pictures o
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ PAIRS_VERSION = 3
 KEEP_VERSION = 6
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = "the model has random weights, so no copy is named to keep"
+AWAY = "the file of the best copy is not there, so no copy is named to keep"
 UNSURE = "it is not sure that these are copies, so no copy is named to keep"
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
@@ -145,8 +147,8 @@ def rows_place(stage: str, key: str) -> str:
 
 
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
-    """Groups of copies over some pairs. No copy is named to keep in a group that is not sure, and by a model with random
-    weights, except among files of the same bytes."""
+    """Groups of copies over some pairs. No copy is named to keep where the best is away, in a group that is not sure, and by a
+    model with random weights, except among files of the same bytes."""
     root, of = searcher.project.root, searcher.collection.metadata.of
     marks, pictures = read_marks(root), _pictures(root)
     metadata = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
@@ -164,8 +166,10 @@ def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[Grou
         for one in members
         if one.verdict not in ("match", None) or (random and one.metadata.sha256 != contents[one.group])
     }
-    reason = RANDOM_WEIGHTS if random else UNSURE
-    return [replace(one, keep=False, reason=reason) if one.group in doubted else one for one in members]
+    kept = ((one.group, one.metadata.path) for one in members if one.keep)
+    reasons = {group: AWAY for group, path in kept if path is not None and not os.path.exists(path)}
+    reasons |= dict.fromkeys(doubted, RANDOM_WEIGHTS if random else UNSURE)
+    return [replace(one, keep=False, reason=reasons[one.group]) if one.group in reasons else one for one in members]
 
 
 def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:

@@ -38,9 +38,9 @@ UNSURE = "unsure: the model was fitted on no searches, so it does not say how su
 class SearchOptions:
     """What a search is to give. Raises ArgumentError for values out of range.
 
-    top: matches at most, >= 1. part: of the query; None: all of it. min_probability: in [0, 1], 0 for all; the model needs
-    evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the collection's, see `Searcher`.
-    segments: whether to say which parts match. folder: the beginning of ids that may be found, such as "source/holidays".
+    top: matches at most, >= 1, and those that people marked. part: of the query; None: all of it. min_probability: in [0, 1], 0 for
+    all; the model needs evidence for it. prior: share of matches that probabilities are stated for, in (0, 1), None: the collection's,
+    see `Searcher`. segments: whether to say which parts match. folder: the beginning of ids that may be found, as "source/holidays".
     """
 
     top: int = DEFAULT_TOP

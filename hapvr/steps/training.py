@@ -262,7 +262,6 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
 @dataclass(frozen=True)
 class PendingData:
     """Training data that the current model has not seen.
-
     shards: shards with features and with what the training reads. num_videos: usable videos in them. is_empty: whether a
     training would give the current model again, as there is one, of the same data and settings. awaited: shards of the
     benchmarks that have no features yet; without them a training would fail."""
@@ -298,7 +297,6 @@ def pending_data(project: Project) -> PendingData:
 
 def remove_old_trainings(project: Project) -> list[str]:
     """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts; returns their keys.
-
     Those that made a registered version stay, whatever its alias, and so do the current model and that of the index. On a
     server runs are marked as deleted, and `mlflow gc` there frees their space. Raises DataError where no registry answers."""
     days, root = project.config.retention.run_days, project.root

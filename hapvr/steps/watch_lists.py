@@ -83,7 +83,6 @@ def watch_lists(project: Project) -> list[WatchList]:
 
 def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
     """Make a list of the query of a search, with a copy of its file; returns the name of the list.
-
     Raises VideoError `replaced` for a file that is not the one that was searched for, or has more than max_bytes, and DataError
     where the data root is not a local folder or is full."""
     root, suffix = project.root, Path(query.name).suffix.lower()

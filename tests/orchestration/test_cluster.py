@@ -22,8 +22,8 @@ def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     for storage in ("run_storage", "schedule_storage", "event_log_storage"):
         assert cluster.pop(storage) == team.pop(storage)
     assert team == default
-    here, there = (one.pop("concurrency")["runs"]["tag_concurrency_limits"] for one in (cluster, default))
-    assert here == there
+    limits = [one.pop("concurrency")["runs"]["tag_concurrency_limits"] for one in (cluster, default)]
+    assert limits[0] == limits[1]
     assert cluster["run_monitoring"].pop("start_timeout_seconds") > 0
     assert cluster == cluster | default
 

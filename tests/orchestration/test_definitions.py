@@ -87,13 +87,9 @@ def test_training_and_extraction_share_one_gpu_slot_and_trainings_queue() -> Non
 def test_every_asset_is_described_and_the_demo_launches_it_after_its_inputs() -> None:
     """A newcomer reads the graph: each asset says what it is; the demo's order is the graph's."""
     graph = defs.resolve_asset_graph()
-    order = list(CHAIN)
     assert set(ON_REQUEST) < set(CHAIN_JOBS)
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
-        assert node.description
-        assert node.group_name in GROUPS
-        assert node.owners
-        assert node.kinds
+        assert all((node.description, node.group_name in GROUPS, node.owners, node.kinds))
         for parent in node.parent_keys:
-            assert order.index(parent.to_user_string()) < order.index(key.to_user_string())
+            assert list(CHAIN).index(parent.to_user_string()) < list(CHAIN).index(key.to_user_string())

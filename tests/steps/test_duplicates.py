@@ -14,6 +14,7 @@ from hapvr.errors import DataError
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
 from hapvr.steps.duplicates import (
+    AWAY,
     PAIRS_STAGE,
     RANDOM_WEIGHTS,
     duplicate_pairs,
@@ -82,9 +83,12 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
     members = make_duplicate_groups(project, Searcher.open(project, model=str(with_real_weights(bundle))))
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
-    assert stored["keep"].sum() == 1
-    assert stored["group"].n_unique() == 1
+    assert (stored["keep"].sum(), stored["group"].n_unique()) == (1, 1)
     assert all(Path(path).is_file() for path in stored["path"])
+    kept = next(Path(row["path"]) for row in stored.rows(named=True) if row["keep"])
+    away = kept.rename(project.folder / "away.mp4")  # nobody deletes the other one by this
+    assert {one.reason for one in make_duplicate_groups(project, Searcher.open(project, model=str(bundle)))} == {AWAY}
+    away.rename(kept)
 
 
 def index(project: Project, bundle: Path) -> None:
