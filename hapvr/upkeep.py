@@ -7,8 +7,9 @@ can be made. Only files that our own records say we made or fetched are touched.
 """
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -172,6 +173,18 @@ def _move(root: DataRoot, name: str, target: str) -> None:
     root.delete(name)
 
 
+def _check_registry(root: DataRoot, _: str) -> None:
+    try:
+        with closing(sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)) as database:
+            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:  # somebody writes to it
+        return
+    except sqlite3.DatabaseError as error:
+        said = str(error)
+    if said != "ok":
+        raise DamagedError(f"tracking: {REGISTRY} is damaged ({said})")
+
+
 def _check_downloads(root: DataRoot, key: str) -> None:
     if damaged := damaged_files(root, key):
         raise DamagedError(f"{', '.join(map(str, damaged))} changed since it was fetched or made")
@@ -306,6 +319,7 @@ def _rows(name: str, schema: pa.Schema) -> Kind:
     return Kind(_folders(name), lambda root, key: read_rows(root, rows_place(name, key), schema), CHAIN[name].run)
 
 
+REGISTRY = "mlflow/mlflow.db"
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
@@ -355,6 +369,7 @@ KINDS: dict[str, Kind] = {
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
+    "registry": Kind(_one(REGISTRY), _check_registry, advice="Restore mlflow/ from one back-up"),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

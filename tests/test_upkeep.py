@@ -222,14 +222,15 @@ def recorded_path(project: Project, key: str, path: str) -> None:
 
 @pytest.mark.parametrize("place", ["data/mine/0.mp4", "data/downloads/in-00000/0.mp4", "own/0.mp4"])
 def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, place: str) -> None:
-    """A clip that was edited since stays as it is, wherever it lies: in a folder of the data root, below `downloads`, or
-    outside and named by a path that leads out of `downloads`."""
+    """An edited clip stays as it is, wherever it lies and by whatever path it is named; a damaged registry is named."""
     project, clip = one_clip(tmp_path, place, frames=False)
     if place.startswith("own"):
         (tmp_path / "data" / "downloads").mkdir()
         recorded_path(project, "in-00000", str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"))
     clip.write_bytes(b"edited")
-    repair(project, verify_root(project.root))
+    with project.root.write("mlflow/mlflow.db") as registry:
+        registry.write(bytes(4096))
+    assert "registry" in {one.kind for one in repair(project, verify_root(project.root)) if "damaged" in one.message}
     assert clip.read_bytes() == b"edited"
 
 

@@ -64,7 +64,7 @@ def require_store(tracking_uri: str) -> None:
     if _STORE.match(tracking_uri) is None:
         said = without_login(tracking_uri)
         raise ArgumentError(f"--tracking-uri is {said!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")
-    there, problem, shown = True, "it is something else", without_login(tracking_uri)
+    there, problem, shown = True, "it is something else, or damaged", without_login(tracking_uri)
     try:
         if is_server(tracking_uri):
             with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:
@@ -179,8 +179,9 @@ def follow_move(tracking_uri: str) -> None:
                 change = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE instr({column} || '/', ?) = 1"
                 connection.execute(change, (own.as_uri(), len(old) + 1, f"{old}/"))
     except sqlite3.Error as error:
-        if not re.search("no such|not a database", str(error)):  # MLflow makes it, or says what is wrong
-            raise DataError(f"tracking: {database} cannot be read and written ({error}); try again") from error
+        if "no such" not in str(error):  # MLflow makes it
+            hint = "try again, or restore it and its artifacts from one back-up"
+            raise DataError(f"tracking: {database} cannot be read and written ({error}); {hint}") from error
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:

@@ -226,7 +226,6 @@ def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     """The scorer of a bundle, with its limits as the environment changes them.
-
     device: auto: a GPU where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files, and
     torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit, and
     MissingPartError where the bundle needs torch and torch is not installed."""

@@ -25,7 +25,6 @@ MIN_PAIRS = 10
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
     """The lowest similarity at which a wanted precision was reached, and what that rests on.
-
     precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at or
     above it. num_pairs, num_matches: pairs at or above it, and the matches among them."""
 
@@ -40,7 +39,6 @@ class PrecisionThreshold:
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
-
     prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with that share, see
     `probability`. brier: mean squared error of the probabilities on the fitted pairs. frame_threshold: the frame similarity
     that an aligned segment must exceed, None where it is not known. source: what the pairs were."""
@@ -57,7 +55,6 @@ class Calibration:
 
     def probability(self, similarity: float, *, prior: float | None = None) -> float:
         """Probability in [0, 1] that a pair of this similarity is a match.
-
         prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another prior
         shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1)."""
         if prior is not None and not 0 < prior < 1:
@@ -91,7 +88,6 @@ def fit_calibration(
     matches: ArrayLike, others: ArrayLike, *, source: Mapping[str, Any], frame_threshold: float | None = None
 ) -> Calibration:
     """Fit on similarities of matching pairs and of others, each [K] and finite.
-
     Pairs count as they come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
     probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite."""
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))

@@ -44,7 +44,6 @@ Levels = Annotated[tuple[FiniteFloat, ...], Field(min_length=len(RELATIVE), max_
 @dataclass(frozen=True, kw_only=True)
 class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in any feature.
-
     usual, most: each of RELATIVE of the `FEW`th best candidate that is no match, the mean and the highest of all searches. The
     first counts where a search has fewer candidates; the second is the limit, since a query may have many copies. prior: share
     of matches among the fitted candidates. brier: of predictions for queries that were not fitted. num_matches, num_others:

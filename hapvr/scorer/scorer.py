@@ -31,7 +31,6 @@ NEVER = Deadline(None)
 @dataclass(frozen=True)
 class PairScore:
     """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
-
     probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for. warning: what
     speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty where nothing does."""
 
@@ -104,7 +103,6 @@ class VideoScorer:
         progress: Progress = no_progress,
     ) -> list[PairScore]:
         """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
-
         pairs: paths, or http(s) URLs of hosts that `access` allows. Defaults: limits of the model; access to all files and no hosts."""
         limits = limits or self.limits
         deadline = Deadline(limits.request_timeout_s)

@@ -85,7 +85,6 @@ class FrameTimes:
 
 def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
     """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.
-
     frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1]."""
     products = np.outer(np.asarray(query, np.float64), np.asarray(reference, np.float64))
     scale = np.sqrt(np.maximum(products, 1e-12))

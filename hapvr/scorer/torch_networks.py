@@ -73,7 +73,6 @@ def write_onnx(
     features: Sequence[Tensor],
 ) -> dict[str, Any]:
     """Write <folder>/onnx, and return what scorer.json says of it: opset, settings, size and digest of each file, the check.
-
     frames: crops [N, 3, S, S] uint8 of real videos; features: [T, R, D] of real videos. All pairs of the ones and all pairs of
     the others are scored by torch and by the engine. Raises NotExported for a model that is not exported, without a video to
     check it on, and where a similarity differs by more than TOLERANCE; nothing is left then."""

@@ -103,7 +103,6 @@ WantedFile = tuple[FileState, bool]
 
 class VideoReader:
     """Decodes and embeds files. A file that was replaced or changed since is read again.
-
     embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that memory does not
     grow with the number of threads and no video keeps other requests waiting."""
 

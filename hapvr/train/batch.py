@@ -41,7 +41,6 @@ DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 @dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
     """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
-
     regions: [b, T, R, D], of the clips of this process, with the frame extras that the family reads. labels: int8 [B, B], 1
     where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this
     process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips. num_frames:
@@ -68,7 +67,6 @@ def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
 
 class BatchSource(Dataset[Any]):
     """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
-
     dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that take
     part. _shard_of: number of the shard of each; _num_frames: its sampled frames."""
 
@@ -189,7 +187,6 @@ class CachedViews(BatchSource):
 
 class OnlineViews(BatchSource):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
-
     In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch. Raises
     DataError without stored frames, and with a single training video."""
 
@@ -305,7 +302,6 @@ def look_alikes(
     groups: Sequence[Sequence[str]], means: Mapping[str, Tensor], *, copies: Mapping[str, str], size: int
 ) -> list[list[str]]:
     """Groups joined with those that look most like them until they hold `size` videos: a batch of hard negatives.
-
     Two groups look as alike as the two videos of them that do most. means: [D], the mean region of a video. copies: names of
     groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other."""
     joined: list[list[str]] = []

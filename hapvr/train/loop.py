@@ -252,7 +252,6 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 
 class TrainingModule(nn.Module):
     """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
-
     Each of several processes compares its own clips with those of all and ranks the video similarities of all; the gradients
     that DDP then averages are those of one process with the whole batch."""
 
