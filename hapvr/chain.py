@@ -104,9 +104,8 @@ JOBS: Mapping[Job, tuple[Step, ...]] = {
     step.job: tuple(one for one in CHAIN.values() if one.job == step.job) for step in CHAIN.values()
 }
 """The steps of every job, in the order in which jobs are needed."""
-
-
 SHARD_STEPS = tuple(step.name for step in (*JOBS["ingest"], *JOBS["extract"]))
+"""Steps that keep a `hapvr.data.shards.Shard` each, from files to what is trained on."""
 
 
 def shards_of(project: Project, step: Step) -> list[str]:
@@ -119,7 +118,7 @@ def shards_of(project: Project, step: Step) -> list[str]:
 
 
 @lru_cache(maxsize=10_000)
-def _remade(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
+def _stale(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
     """Steps of a shard that are gone or whose inputs are others now, each with their digest; remembered while no file is written.
     Raises DataError for a shard without frames, which other steps make."""
     from hapvr.steps.videos import content_digest
@@ -130,14 +129,14 @@ def _remade(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str
     return {step: now[name] for step, (one, name) in made.items() if one is None or one.inputs.get(name) != now[name]}
 
 
-def remade(project: Project) -> dict[str, dict[str, str]]:
+def stale(project: Project) -> dict[str, dict[str, str]]:
     """As `outdated`: what was made of other files or frames than there are, and what is gone; nothing while `forget` is not ended."""
     root, training = project.root, set(training_shard_keys(project.root))
     found: dict[str, dict[str, str]] = {"videos": root.read_json(CHANGED_PLACE) if root.exists(CHANGED_PLACE) else {}}
     for key in shard_keys(root) if not root.exists(FORGETTING) else ():
         written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
         with suppress(DataError):
-            for name, wanted in _remade(root.url, key, tuple(written)).items():
+            for name, wanted in _stale(root.url, key, tuple(written)).items():
                 if key in training or CHAIN[name].shards == "all":
                     found.setdefault(name, {})[key] = wanted
     return found

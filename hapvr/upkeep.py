@@ -38,7 +38,7 @@ from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
-from hapvr.steps.project import Project
+from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
@@ -177,10 +177,8 @@ def _check_registry(root: DataRoot, _: str) -> None:
     try:
         with closing(sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)) as database:
             (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError:  # somebody writes to it
-        return
     except sqlite3.DatabaseError as error:
-        said = str(error)
+        said = "ok" if "locked" in str(error) else str(error)  # somebody writes to it
     if said != "ok":
         raise DamagedError(f"tracking: {REGISTRY} is damaged ({said})")
 
@@ -319,7 +317,6 @@ def _rows(name: str, schema: pa.Schema) -> Kind:
     return Kind(_folders(name), lambda root, key: read_rows(root, rows_place(name, key), schema), CHAIN[name].run)
 
 
-REGISTRY = "mlflow/mlflow.db"
 ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),

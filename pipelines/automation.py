@@ -39,11 +39,11 @@ SETTLE_S = 30.0
 SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
 SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
 
+MADE = ~dg.AutomationCondition.missing()
+IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
 # A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or for a person.
 # AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on. `in_progress`
 # alone would not do either: for a moment, what a run has just made is neither in progress nor there.
-IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
-MADE = ~dg.AutomationCondition.missing()
 ASKED = dg.AutomationCondition.newly_requested().since(dg.AutomationCondition.missing().newly_true())
 MISSING = (
     dg.AutomationCondition.missing()
@@ -53,7 +53,7 @@ MISSING = (
     & ~dg.AutomationCondition.execution_failed()
 ).with_label("missing, inputs are there")
 # Where no shard is registered yet, no shard is missing either.
-WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(~dg.AutomationCondition.missing())).with_label(
+WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(MADE)).with_label(
     "missing, shards are there and have their frames"
 )
 # Decoding and networks are separate runs, since only the latter take a GPU's turn; pseudo labels do not depend on the
@@ -61,7 +61,7 @@ WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(~dg.AutomationCon
 AFTER_WHITENING = (
     MISSING
     & ~dg.AutomationCondition.any_deps_match(dg.AutomationCondition.missing())
-    & dg.AutomationCondition.asset_matches("whitening", ~dg.AutomationCondition.missing())
+    & dg.AutomationCondition.asset_matches("whitening", MADE)
 ).with_label("missing, inputs and the whitening are there")
 
 
@@ -95,11 +95,11 @@ jobs = {
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
     """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged, so that the rest goes on."""
-    from hapvr.chain import outdated, remade
+    from hapvr.chain import outdated, stale
 
     opened, found = project_resource().open(), dict[str, dict[str, str]]()
     root = root_id(opened.root)  # what another data root asked for before is asked for again
-    for part in (remade, outdated):
+    for part in (stale, outdated):
         try:
             for step, keys in part(opened).items():
                 found[step] = {key: f"{root} {one}" for key, one in keys.items()}
@@ -110,7 +110,7 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Outdated(dg.AutomationCondition):
-    """True for what `hapvr.chain.remade` and `outdated` ask for, once for each digest: what failed waits for a retry or for a person."""
+    """True for what `hapvr.chain.stale` and `outdated` ask for, once for each digest: what failed waits for a retry or for a person."""
 
     step: str
 

@@ -124,8 +124,8 @@ def keep_marks(root: DataRoot, made: Iterable[Mark], *, without: Iterable[Mark] 
     """Keep marks, all or none; each replaces what was said of the same contents before. without: those that go. Returns the
     marks before."""
     with root.lock("marks"):
-        before, gone = read_marks(root), {(one.first, one.second) for one in without}
-        kept = {key: one for key, one in before.items() if key not in gone}
+        before, gone = read_marks(root), set(without)
+        kept = {key: one for key, one in before.items() if one not in gone}
         _write(root, kept | {(one.first, one.second): one for one in made})
     return before
 

@@ -25,7 +25,7 @@ from hapvr.scorer.bundle import CARD_FILE, complete_bundle, write_bundle
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.search.collection import serving_index
-from hapvr.steps.project import Project
+from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
     """The bundle of the untrained baseline; it is made again where the collection has doubled or its whitening changed. Raises
     MissingPartError for a collection whose models are in a registry, and for a backbone that needs torch."""
     root, config = project.root, project.config
-    backbone = open_backbone(config.backbone, config.device) if not root.exists("mlflow/mlflow.db") else None
+    backbone = open_backbone(config.backbone, config.device) if not root.exists(REGISTRY) else None
     if config.tracking.uri or not isinstance(backbone, PackagedBackbone):
         raise MissingPartError(
             f"index add: {root.url} has a registry of models or another backbone than a packaged one, which needs torch and "

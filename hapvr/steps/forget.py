@@ -31,7 +31,7 @@ from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PAIRS_STAGE, PICTURES_PLACE, rows_place
-from hapvr.steps.project import Project
+from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import INDEX_NAME, remove
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos, make_manifest
 from hapvr.steps.training import MODELS, tracker_of
@@ -265,7 +265,7 @@ def _forget_in_trainings(project: Project, values: frozenset[str]) -> None:
     for path in models.glob("*/benchmarks/**/*.parquet"):
         if path.resolve() == path:  # what is linked is not ours
             _forget_in_table(root, f"{MODELS}/{path.relative_to(models).as_posix()}", values)
-    if not (root.exists("mlflow/mlflow.db") or project.config.tracking.uri):
+    if not (root.exists(REGISTRY) or project.config.tracking.uri):
         return
     tracker = tracker_of(project)
     with tempfile.TemporaryDirectory() as temporary:

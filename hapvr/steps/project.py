@@ -13,6 +13,8 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.errors import ConfigError
 
+REGISTRY = "mlflow/mlflow.db"
+"""MLflow's database, where `tracking.uri` names no other."""
 COLLECTION_FILE = "collection.yaml"
 """The configuration of a data root that `hapvr index add` made."""
 
@@ -55,4 +57,4 @@ class Project:
     @property
     def tracking_uri(self) -> str:
         """The MLflow server of the configuration, or a SQLite file in the data root."""
-        return self.config.tracking.uri or f"sqlite:///{self.root.local_path('mlflow/mlflow.db')}"
+        return self.config.tracking.uri or f"sqlite:///{self.root.local_path(REGISTRY)}"

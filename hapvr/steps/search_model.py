@@ -18,7 +18,7 @@ from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index
-from hapvr.steps.project import Project
+from hapvr.steps.project import REGISTRY, Project
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
@@ -45,7 +45,7 @@ class SearchModel:
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
     """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's champion. Raises DataError
     if there is none, saying what makes one."""
-    registry = uri or project.config.tracking.uri or project.root.exists("mlflow/mlflow.db")
+    registry = uri or project.config.tracking.uri or project.root.exists(REGISTRY)
     serving = None if registry else serving_index(project.root)  # where MLflow is not installed
     named = uri or (serving.model if serving is not None else _champion(project))
     named = pinned_uri(named, project.tracking_uri) if named.startswith(REGISTERED) else os.path.abspath(named)

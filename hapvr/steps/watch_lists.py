@@ -129,7 +129,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
 def make_watch_matches(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
 ) -> WatchMatches:
-    """Compare with a shard of the index all queries that were not yet.
+    """Compare with a shard of the index all queries that were not compared with it yet.
     Matches are put into the outbox where `watch.webhook` is set: each (list, content of the query, content of the video) only once, and
     none of a model with random weights. Raises DataError for a shard that is not in the index, and for a model without calibration.
     """

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hapvr.benchmark.definition import load_definition
-from hapvr.chain import CHAIN, outdated, remade, shards_of
+from hapvr.chain import CHAIN, outdated, shards_of, stale
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
 from hapvr.health import health
@@ -223,7 +223,7 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert traces(data, wanted) == set()
     assert answers(project) == before
     assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
-    asked = remade(project) | outdated(project)
+    asked = stale(project) | outdated(project)
     assert not any(asked.get(name) for name in ("videos", "frames", "features", "frame_descriptors", "search_index"))
     assert outdated_pairs(project).keys() == {shard}
     assert {one.state for one in verify_root(project.root)} == {"ok"}
