@@ -53,7 +53,7 @@ class Tracker:
             origin = resolve_tags()  # for "Created by" and "Source" on its page
             own = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
             own |= {MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name, RUN_KEY_TAG: key}
-            run = self.client.create_run(self.experiment_id, run_name=name, tags=own)
+            run = self.client.create_run(self.experiment_id, run_name=name, tags={**own, **tags})
             run_id = str(run.info.run_id)
         if not run.data.params:  # a kill may have come between
             self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hapvr.data.filesystem import LOCKS_FOLDER
+from hapvr.data.manifest import IDENTITY
 from hapvr.steps.project import Project
 from tests.conftest import make_data, small_settings, write_clip, write_settings
 
@@ -37,8 +38,12 @@ def finished_project(folder: Path) -> None:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Relative path -> SHA-256 of every file below a data root, but for locks."""
-    files = [path for path in root.rglob("*") if path.is_file() and LOCKS_FOLDER not in path.parts]
+    """Relative path -> SHA-256 of every file below a data root, but for locks and the root's id, which is a random number."""
+    files = [
+        path
+        for path in root.rglob("*")
+        if path.is_file() and LOCKS_FOLDER not in path.parts and path != root / IDENTITY
+    ]
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
