@@ -39,12 +39,9 @@ def finished_project(folder: Path) -> None:
 
 def digests(root: Path) -> dict[str, str]:
     """Relative path -> SHA-256 of every file below a data root, but for locks and the root's id, which is a random number."""
-    files = [
-        path
-        for path in root.rglob("*")
-        if path.is_file() and LOCKS_FOLDER not in path.parts and path != root / IDENTITY
-    ]
-    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = [path for path in root.rglob("*") if path.is_file() and LOCKS_FOLDER not in path.parts]
+    sums = {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {name: digest for name, digest in sums.items() if name != IDENTITY}
 
 
 @contextlib.contextmanager
