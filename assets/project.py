@@ -67,7 +67,9 @@ class ProjectResource(dg.ConfigurableResource):
         return self._link(project, f"models/{name}/versions/{version}")
 
     def _link(self, project: "Project", page: str) -> dg.MetadataValue:
+        from hapvr.registry.client import without_login
+
         # without the mode MLflow's pages show conversations first, and hide runs and models
-        uri = project.config.tracking.uri or ""
+        uri = without_login(project.config.tracking.uri or "")
         base = uri if uri.startswith("http") else self.mlflow_page
         return dg.MetadataValue.url(f"{base.rstrip('/')}/#/{page}?workflowType=machine_learning")

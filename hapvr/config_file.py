@@ -84,7 +84,7 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
             reason = f"the environment variable {error.args[0]} is not set, or is empty; set it first"
         elif isinstance(error, ValidationError):
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
-            reason = explain(error, secrets=[os.environ[name] for name in names])
+            reason = explain(error, secrets=[os.environ[name].rstrip("\r\n") for name in names])
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
     if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
@@ -100,15 +100,15 @@ def dump_config(config: Config) -> str:
 
 
 def _with_environment(value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]) -> Any:
-    """The value with `${NAME}` replaced wherever it stands in text. variables: gets place -> text of what was replaced. Raises
-    KeyError for a variable that is not set, or is empty."""
+    """The value with `${NAME}` replaced wherever it stands in text, without the line end that a secret's file may have.
+    variables: gets place -> text of what was replaced. Raises KeyError for a variable that is not set, or is empty."""
     if isinstance(value, dict):
         return {key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()}
     if isinstance(value, list):
         return [_with_environment(inner, (*place, number), variables) for number, inner in enumerate(value)]
     if not isinstance(value, str) or not VARIABLE.search(value):
         return value
-    variables[place], known = value, {name: text for name, text in os.environ.items() if text}
+    variables[place], known = value, {name: line for name, text in os.environ.items() if (line := text.rstrip("\r\n"))}
     return VARIABLE.sub(lambda match: known[match[1]], value)
 
 

@@ -77,12 +77,12 @@ class SearchSettings(Settings):
 
 def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
     """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts that must not be shown."""
-    lines = []
+    lines, hidden = [], {form for secret in secrets for form in (secret, repr(secret)[1:-1])}
     for item in error.errors()[:20]:
-        name = ".".join(str(part) for part in item["loc"])
+        name = f"{'.'.join(str(part) for part in item['loc']):.200}"
         got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r:.120})"
         said = item["msg"].removeprefix("Value error, ")
-        if any(secret in text for secret in secrets for text in (said, str(item["input"]))):
+        if any(form in text for form in hidden for text in (said, str(item["input"]))):
             said, got = "the value from the environment is not valid", ""
         lines.append(f"{name}: {said}{got}".removeprefix(": "))
     return "; ".join(lines)

@@ -189,9 +189,11 @@ def main() -> int:
 
 
 def _serve(options: argparse.Namespace) -> NoReturn:
+    from hapvr.registry.client import without_login
+
     project, host = open_project(), options.host
     dagster, own_mlflow = f"http://{host}:{options.dagster_port}", f"http://{host}:{options.mlflow_port}"
-    mlflow = project.config.tracking.uri or own_mlflow
+    mlflow = without_login(project.config.tracking.uri or own_mlflow)
     pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:

@@ -163,14 +163,17 @@ def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: py
     path = write(tmp_path / "a.yaml", settings)
     with pytest.raises(ConfigError, match=r"a\.yaml is not valid: .* variable TEST_WEIGHTS is not set"):
         load_config(path)
-    monkeypatch.setenv("TEST_WEIGHTS", "/models")
+    monkeypatch.setenv("TEST_WEIGHTS", "/models\n")
     weights = load_config(path).backbone.weights
     assert weights.path == Path("/models/network.safetensors")
 
 
-@pytest.mark.parametrize(("place", "text"), [("shard_videos", "${S}"), ("watch.webhook.url", "https://x:99999/${S}")])
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [("shard_videos", "${S}"), ("watch.webhook.url", "https://x:99999/${S}"), ("data_root", ["${S}"])],
+)
 def test_what_is_wrong_with_a_secret_is_said_without_it(tmp_path: Path, monkeypatch, place: str, text: str) -> None:
-    monkeypatch.setenv("S", "hunter2-hunter2")
+    monkeypatch.setenv("S", "hunter2\\hunter2")
     path = write(tmp_path / "a.yaml", MINIMAL)
     with pytest.raises(ConfigError, match=f"{place}: the value from the environment is not valid") as caught:
         load_config(path, overrides={place: text})

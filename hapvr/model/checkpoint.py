@@ -125,10 +125,10 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
     """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty if all fit."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
-    for name, tensor in found.items():
-        if name in wanted and tensor.shape != wanted[name].shape:
+    for name, tensor in ((name, found[name]) for name in found if name in wanted):
+        if tensor.shape != wanted[name].shape:
             lines.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}")
-        elif name in wanted and tensor.dtype != wanted[name].dtype:
+        elif tensor.dtype != wanted[name].dtype:
             lines.append(f"{name} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
             lines.append(f"{name} has NaN or infinite values")

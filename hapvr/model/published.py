@@ -112,7 +112,8 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
             for part, state in parts.items()
             for name, value in (state.items() if isinstance(state, Mapping) else ())
             if isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"
-            if not value.is_quantized and value.nbytes <= value.untyped_storage().nbytes()  # not expanded
+            if value.dtype != torch.float4_e2m1fn_x2 and not value.is_quantized
+            if value.nbytes <= value.untyped_storage().nbytes()  # not expanded
         }
         if tensors:
             settings = content.get("args")

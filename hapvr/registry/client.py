@@ -54,7 +54,7 @@ def is_server(tracking_uri: str) -> bool:
 
 def without_login(uri: str) -> str:
     """An address without the name and password in it, to be shown."""
-    return re.sub("(?<=//).*@|[?#].*", "", uri)
+    return re.sub("(?s)(?<=//).*@|[?#].*", "", uri)
 
 
 def require_store(tracking_uri: str) -> None:

@@ -214,7 +214,7 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
 
 def _probe(container: InputContainer, stream: VideoStream, first: VideoFrame) -> VideoProbe:
     duration_s: Fraction | float | None = None if container.duration is None else container.duration / av.time_base
-    track = re.fullmatch(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", ""))
+    track = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d*)?)", stream.metadata.get("DURATION", ""))
     own = stream.duration is not None and container.format.name != "asf"  # which gives the file's
     of_picture = own or track is not None or len(container.streams) == 1
     if "matroska" in container.format.name:  # there all are times of the end

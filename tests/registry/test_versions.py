@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from assets.project import ProjectResource
 from hapvr.errors import DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
 from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import CHALLENGER, champion_of, promote, register, rollback, version_tags
+from hapvr.steps.project import Project
+from tests.conftest import small_settings, write_settings
 from tests.registry.conftest import register_champion
 from tests.scorer.bundles import make_bundle
 
@@ -125,10 +128,14 @@ def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch
         pinned_uri("models:/hapvr@absent", server)
 
 
-@pytest.mark.parametrize("login", ["hunter2@", "u:hunter2@", "u:hun/ter2@"])
-def test_no_login_of_an_address_is_shown(login: str) -> None:
-    """The server behind it is asked, and does not answer."""
+@pytest.mark.parametrize("login", ["hunter2@", "u:hunter2@", "u:hun/ter2@", "u:hunter2\n@"])
+def test_no_login_of_an_address_is_shown(login: str, tmp_path: Path) -> None:
+    """The server behind it is asked, and does not answer. Links to its pages have none."""
     said = r"no MLflow registry answers at http://127\.0\.0\.1:9 \(.*refused"
     with pytest.raises(RegistryError, match=said) as caught:
         mlflow_client(f"http://{login}127.0.0.1:9?token=hunter2")
     assert "ter2" not in str(caught.value)
+    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path))
+    project = Project.open(config, overrides={"tracking.uri": f"http://{login}127.0.0.1:9"})
+    link = ProjectResource(config_path="", folder="", overrides={}).version_link(project, "hapvr", 1)
+    assert str(link.value).startswith("http://127.0.0.1:9/#/models/hapvr/versions/1")
