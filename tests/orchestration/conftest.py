@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,14 @@ def materialize(
 
 
 def requested(instance: dg.DagsterInstance, cursor: Any = None) -> dg.EvaluateAutomationConditionsResult:
-    """What the automation asks for now. In a thread of its own: the evaluation starts an event loop, and a browser test
-    may have left one in this thread."""
+    """What the automation asks for now; in a thread, as a browser test may have left an event loop in this one."""
     from pipelines import automation
     from pipelines.definitions import defs
 
     selection = automation.missing_and_outdated.asset_selection
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as once:
+        # The daemon asks for them once an evaluation, Dagster's function for tests hundreds of times.
+        once.setattr(instance, "get_dynamic_partitions", cache(instance.get_dynamic_partitions))
         asked = pool.submit(dg.evaluate_automation_conditions, defs, instance, asset_selection=selection, cursor=cursor)
         return asked.result()
 
