@@ -60,11 +60,11 @@ def without_login(uri: str) -> str:
 def require_store(tracking_uri: str) -> None:
     """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a database file.
     MLflow would make an empty database, and the folders above it, for an address that is mistyped. Raises ArgumentError for
-    what is not an address of a store."""
-    if _STORE.match(tracking_uri) is None:
-        said = without_login(tracking_uri)
-        raise ArgumentError(f"--tracking-uri is {said!r}; wanted http(s)://MLFLOW_SERVER or sqlite:///FILE")
+    what is not an address of a store, and for a login in that of a server, as MLflow's messages show it."""
     there, problem, shown = True, "it is something else, or damaged", without_login(tracking_uri)
+    if _STORE.match(tracking_uri) is None or (is_server(tracking_uri) and shown != tracking_uri):
+        wanted = "http(s)://SERVER alone, its login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or sqlite:///FILE"
+        raise ArgumentError(f"tracking: {shown!r} is no address of a registry, or has more than that; wanted {wanted}")
     try:
         if is_server(tracking_uri):
             with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:

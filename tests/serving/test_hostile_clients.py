@@ -258,7 +258,7 @@ def test_turns_are_shared() -> None:
 def test_no_folder_of_this_machine_is_told(place: str) -> None:
     said = without_paths(f"search: '{place}/a b.mp4' and {place}/index.json (see {place}/x) are damaged; run it again")
     assert said == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
-    assert without_paths("/ " * 200_000)  # at once: the pattern alone would take an hour
+    assert without_paths("/ " * 495 + "\U000e0001" * 200_000)  # at once: the pattern alone would take an hour
 
 
 def test_a_search_has_a_deadline(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
