@@ -53,7 +53,7 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
             "data_root": root_id(root),
             "digest": result.digest,
             "offer": result.offer,
-            "rows": metadata.table(manifest),
+            "rows": metadata.table(manifest.drop("uri")),
         },
         data_version=dg.DataVersion(result.digest),
     )

@@ -122,15 +122,11 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
 def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is refused in one sentence."""
     (tmp_path / "empty").mkdir()
-    for config, said in (
-        ("mine.yaml", "local folder with --data"),
-        ("s3://bucket/x", "local folder"),
-        (tmp_path / "root", "no videos"),
-    ):
+    for config, said in (("a.yaml", "with --data"), ("s3://b/x", "local folder"), (tmp_path / "root", "no videos")):
         monkeypatch.setenv("HAPVR_CONFIG", str(config))
         done = call("index", "add", tmp_path / "empty")
         assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (True, True, 1), done.error
-    assert not (tmp_path / "mine.yaml").exists()
+    assert not (tmp_path / "a.yaml").exists()
 
 
 def test_the_data_root_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -218,8 +218,7 @@ def _kinds(clip: UserClip, edits: CopyEdits) -> tuple[str, ...]:
         return (*HARD_EDITS, IN_LONGER_FOOTAGE)
     rng = numpy_rng(SEED, "kinds", clip.sha256)
     light = rng.permutation(LIGHT_EDITS)[: COPIES_PER_CLIP // 2].tolist()
-    strong = rng.permutation(STRONG_EDITS)[: COPIES_PER_CLIP - len(light)].tolist()
-    return (*light, *strong, IN_LONGER_FOOTAGE)
+    return (*light, *rng.permutation(STRONG_EDITS)[: COPIES_PER_CLIP - len(light)].tolist(), IN_LONGER_FOOTAGE)
 
 
 def uniform(*key: str) -> float:

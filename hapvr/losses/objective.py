@@ -163,8 +163,7 @@ def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tenso
     without a negative have a loss of 0."""
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
-        hardest = difference.masked_fill(others >= 0, -math.inf).amax(-1)
-        return (hardest.clamp(min=-margin) + margin).clamp(min=0)
+        return (difference.masked_fill(others >= 0, -math.inf).amax(-1).clamp(min=-margin) + margin).clamp(min=0)
 
     return mean_of_compared(compare, similarity, labels)
 

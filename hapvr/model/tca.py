@@ -45,8 +45,7 @@ class ContextNetwork(FrameVectorNetwork):
         features = features.to(next(self.transformer_encoder.parameters()).dtype)
         frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
         flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
-        encoded = self.encode(frames.reshape(-1, *frames.shape[-2:]), flat)
-        return encoded.view(*frames.shape[:-1], 1, self.dims)
+        return self.encode(frames.reshape(-1, *frames.shape[-2:]), flat).view(*frames.shape[:-1], 1, self.dims)
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""

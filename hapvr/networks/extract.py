@@ -214,8 +214,7 @@ def _embedder(
 
     def embed(frames: Frames) -> Vectors:
         with torch.inference_mode():
-            vectors = after(run()(before(torch.from_numpy(frames).to(device)))).cpu()
-        return np.asarray(vectors.numpy())
+            return np.asarray(after(run()(before(torch.from_numpy(frames).to(device)))).cpu().numpy())
 
     return embed
 

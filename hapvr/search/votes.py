@@ -199,8 +199,7 @@ def _strongest(table: Table, count: int, *keys: str) -> Table:
     """The `count` rows of greatest weight among those that agree in all keys, ordered by the keys."""
     table = _take(table, np.lexsort((-table["weight"], *(table[key] for key in reversed(keys)))))
     starts, number = _starts(table, *keys), np.arange(len(table["weight"]))
-    rank = number - np.repeat(starts, np.diff(starts, append=len(number)))
-    return _take(table, rank < count)
+    return _take(table, number - np.repeat(starts, np.diff(starts, append=len(number))) < count)
 
 
 def _starts(table: Table, *keys: str) -> npt.NDArray[np.intp]:

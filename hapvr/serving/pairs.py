@@ -131,11 +131,11 @@ async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideo
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
     people said of the pair."""
     job = service.jobs.get(pair.job) if pair.job is not None else None
-    content, deadline = index.metadata(pair.reference).sha256, Deadline(jobs.SEARCH_TIMEOUT_S)
+    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compared() -> dict[str, Any]:
         query = index.read_id(pair.query or "") if job is None else job.read_query()
-        verdict = stored.read_marks(service.project.root).verdict(query.sha256, content)
+        verdict = stored.read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
         found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
         return found | {"values": np.round(found["values"], 3).tolist(), "mark": verdict or ""}
 
@@ -210,7 +210,8 @@ async def watch_for(
         await receive(request, sent)
         file: Path | None = sent
         if not sent.stat().st_size:
-            file = index.metadata(query.video_id).path if query.video_id else service.access.local_path(query.name)
+            found = await anyio.to_thread.run_sync(index.metadata, query.video_id) if query.video_id else None
+            file = found.path if found is not None else service.access.local_path(query.name)
         make = partial(make_watch_list, service.project, query, file or sent, max_bytes=service.limits.max_bytes)
         return WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
 
@@ -258,8 +259,12 @@ class Groups(BaseModel):
 
 
 @router.get("/duplicates", response_model=Groups, response_model_exclude_unset=True)
-def duplicates(index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
+async def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
     """Groups of copies, then pairs of the other kinds, the largest and surest first, a piece at a time."""
+    return await anyio.to_thread.run_sync(_groups, index, wanted, limiter=service.reading)
+
+
+def _groups(index: IndexOf, wanted: DuplicateFilter) -> dict[str, Any]:
     searcher = index.searcher
     pairs = duplicate_pairs(searcher.project, searcher, min_probability=wanted.min_probability)
     by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}

@@ -200,7 +200,7 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
 @router.get("/jobs/{job_id}/explanation")
 async def why(service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName) -> Explained:
     """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches once more."""
-    index.metadata(reference)
+    await anyio.to_thread.run_sync(index.metadata, reference)
     job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
     work = partial(explain, index.searcher, job.read_query(), reference, job.options, deadline=deadline)
     with place:

@@ -32,7 +32,7 @@ Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
-MAX_ANSWERING = 128
+MAX_ANSWERING = 32
 """Requests of one address that are answered at once."""
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")

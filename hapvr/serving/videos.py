@@ -137,9 +137,9 @@ async def picture(
     width: Annotated[int, Query(ge=16, le=640)] = 192,
 ) -> Response:
     """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of one colour."""
-    index.metadata(video_id)
 
     def made() -> bytes | None:
+        index.metadata(video_id)
         small, jpeg = io.BytesIO(), index.picture(video_id, second)
         if jpeg is not None:
             thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)

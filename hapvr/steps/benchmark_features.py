@@ -126,8 +126,7 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
     """Shards whose features a benchmark reads: those of the source of that name, or all that are not for training."""
     manifest = read_manifest(project.root)
     own = manifest.filter(pl.col("source") == name)
-    chosen = own if len(own) else manifest.filter(pl.col("split") != "train")
-    return chosen["shard"].unique().sort().to_list()
+    return (own if len(own) else manifest.filter(pl.col("split") != "train"))["shard"].unique().sort().to_list()
 
 
 def check_evaluation(project: Project) -> None:

@@ -91,8 +91,7 @@ class SuppressionTraining(nn.Module):
 def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """For each anchor the clip with the most similar vector among its negatives, and whether it has one.
     anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for negatives. Returns int64 [A], and bool [A]."""
-    similarity = (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf)
-    return similarity.argmax(1), (labels < 0).any(1)
+    return (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf).argmax(1), (labels < 0).any(1)
 
 
 @torch.no_grad()

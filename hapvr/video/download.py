@@ -30,7 +30,7 @@ import yt_dlp
 from yt_dlp.networking.exceptions import HTTPError, TransportError
 from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
 from hapvr.files import file_sha256, read_json_as, set_aside, write_text
 from hapvr.settings import first_line
 from hapvr.video.settings import DownloadConfig
@@ -127,7 +127,7 @@ class Downloader(contextlib.ExitStack):
         if result.path is not None:
             return replace(result, path=_place(result.path, finished))
         _remove_pieces(target, all_of_them=result.status == "too_large")
-        return replace(result, message=f"download: {entry.uri}: {result.message}")
+        return replace(result, message=without_logins(f"download: {entry.uri}: {result.message}"))
 
 
 def file_stem(video_id: str) -> str:

@@ -12,7 +12,7 @@ from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import quote
 
-from hapvr.errors import DataError
+from hapvr.errors import DataError, without_logins
 from hapvr.files import PART_SUFFIX, require_regular
 from hapvr.settings import first_line
 
@@ -135,7 +135,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             entry = list_entry(row.get("video_id"), row.get("url"), source=source)
             known = entries.setdefault(entry.video_id, entry)
             if known.uri != entry.uri:
-                raise DataError(f"id {entry.video_id!r} already stands for {known.uri}")
+                raise DataError(f"id {entry.video_id!r} already stands for {without_logins(known.uri)}")
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
     return tuple(entries.values())
@@ -190,11 +190,12 @@ def list_entry(video_id: str | None, url: str | None, *, source: str) -> Manifes
     """The entry of a row of a list. Raises DataError where neither value names a video."""
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
+    shown = without_logins(link) or name
     if not (_URL.fullmatch(link) if link else _YOUTUBE_ID.fullmatch(name)):
         raise DataError(
-            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an 11-character YouTube id, got {link or name!r}"
+            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an 11-character YouTube id, got {shown!r}"
         )
-    full_id = f"{source}/{name or quote(link, safe=':?=&+')}"
+    full_id = f"{source}/{name or quote(shown, safe=':?=&+')}"
     if not name and len(full_id) > MAX_ID_LENGTH:
         full_id = _shortened(full_id, link)
     return ManifestEntry(validate_video_id(full_id), link or f"youtube:{name}")

@@ -12,7 +12,7 @@ from hapvr.data.features import STAGE, FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import ManifestRow, read_manifest, write_manifest_shard
 from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, TENSOR_KEY, Shard
-from hapvr.errors import DataError
+from hapvr.errors import ConfigError, DataError
 from hapvr.tables import write_table
 from tests.data.test_shards import write_shard
 
@@ -103,3 +103,5 @@ def test_names_that_leave_the_data_root_are_refused(tmp_path: Path) -> None:
     for name in ("../outside", "/etc/passwd", "a//b", "a/../../b"):
         with pytest.raises(DataError, match="relative path below the data root"):
             DataRoot(tmp_path).path(name)
+    with pytest.raises(ConfigError, match="its keys would be shown; set AWS_ACCESS_KEY_ID"):
+        DataRoot("s3://key:secret@bucket/prefix")

@@ -82,7 +82,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     table = pl.DataFrame(
         {
             "video_id": ["dQw4w9WgXcQ", None, "mine", "mine"],
-            "url": [None, "https://host/a.mp4", "http://host/c.mp4", "http://host/c.mp4"],
+            "url": [None, "https://me:pw@host/a.mp4", "http://host/c.mp4", "http://host/c.mp4"],
             "title": ["x"] * 4,
         }
     )
@@ -91,7 +91,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     entries = read_list(path, source="s")
     assert [(entry.video_id, entry.uri) for entry in entries] == [
         ("s/dQw4w9WgXcQ", "youtube:dQw4w9WgXcQ"),
-        ("s/https:%2F%2Fhost%2Fa.mp4", "https://host/a.mp4"),
+        ("s/https:%2F%2Fhost%2Fa.mp4", "https://me:pw@host/a.mp4"),  # ids are shown everywhere
         ("s/mine", "http://host/c.mp4"),
     ]
 
@@ -106,7 +106,7 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
         ("url\nftp://host/a\n", "got 'ftp://host/a'"),
         ("video_id\nshort\n", "or an 11-character YouTube id, got 'short'"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
-        ("video_id,url\nsame,http://h/a\nsame,http://h/b\n", "row 2: id 's/same' already stands for http://h/a"),
+        ("video_id,url\nsame,http://me:pw@h/a\nsame,http://h/b\n", "row 2: id 's/same' already stands for http://h/a"),
     ],
 )
 def test_read_list_names_the_wrong_row(tmp_path, text, message):
