@@ -145,7 +145,7 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
         folder = _fetched(place, f"{found.name} {found.version} {found.creation_timestamp}", tracking_uri)
     mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
     if mark is None:
-        raise DataError(f"model: {uri} holds no model bundle at {place}; it was not registered by this project")
+        raise DataError(f"model: {uri} holds no model bundle; it was not registered by this project")
     return mark.parent
 
 

@@ -20,7 +20,7 @@ from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOpera
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
 
 from hapvr import __version__
-from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
 from hapvr.files import file_sha256, require_regular
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
@@ -156,6 +156,6 @@ def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
         yield HfApi(library_name="hapvr", library_version=__version__), found[1], found[2]
     except Exception as error:
         raise DataError(
-            f"hub: {place} is refused or cannot be reached ({type(error).__name__}: {first_line(error)}); check the name, the "
-            "network, HF_ENDPOINT, HF_HUB_OFFLINE, and your token (`hf auth login`)"
+            f"hub: {place} is refused or cannot be reached ({type(error).__name__}: {without_logins(first_line(error))}); "
+            "check the name, the network, HF_ENDPOINT, HF_HUB_OFFLINE, and your token (`hf auth login`)"
         ) from error
