@@ -106,7 +106,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
     copies = run_folder.read_record(folder)["copies"] if begun else copies_of(project)
-    left_out = ("sources", "data_root", "tracking")
+    left_out = ("sources", "data_root", "tracking", "watch")
     params = {name: value for name, value in config.stored().items() if name not in left_out}
     run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
     sources = {f"{part}.weights": identity["source"] for part, identity in weights.items()}
