@@ -55,7 +55,7 @@ class VideoError(HapvrError):
 
 def without_logins(text: str) -> str:
     """A text without the names and passwords of addresses in it."""
-    return re.sub(r"(?<=//)[^/\s]*@", "", text)
+    return re.sub(r"(?<=//)[^/?#\s]*@", "", text)
 
 
 def is_installed(package: str) -> bool:

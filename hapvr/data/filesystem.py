@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import resource
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
-from hapvr.errors import ConfigError, DamagedError, DataError, without_logins
+from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import PART_SUFFIX, require_regular, write_atomic
 from hapvr.settings import first_line
 
@@ -40,8 +41,8 @@ class DataRoot:
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
         self.local: Path | None = None
-        if "://" in self.url and without_logins(self.url) != self.url:
-            raise ConfigError("data root: its keys would be shown; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        if re.search("(?<!hdfs)://[^/]*:.*@", self.url):
+            raise ConfigError("data root: its keys would be shown; give them as variables, e.g. AWS_SECRET_ACCESS_KEY")
         try:
             if "://" in self.url:
                 self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)

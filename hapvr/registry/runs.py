@@ -36,7 +36,7 @@ class Tracker:
             folder.mkdir(parents=True, exist_ok=True)
             location = (folder / "artifacts").as_uri()
             follow_move(uri)
-        elif is_server(uri):
+        else:
             require_store(uri)
         self.uri, self.client = uri, MlflowClient(tracking_uri=uri, registry_uri=uri)
         found = self.client.get_experiment_by_name(experiment)

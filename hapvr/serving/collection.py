@@ -120,7 +120,7 @@ class Collection:
         except HapvrError as error:
             if str(error) != str(self.problem):
                 _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
-            self.problem = error
+            self.problem = error if isinstance(error, DataError) else DataError(str(error))  # no client's fault
         self._looked_s = time.monotonic()
 
     def _verify(self, searcher: Searcher) -> None:

@@ -264,7 +264,7 @@ async def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[Dupli
     return await anyio.to_thread.run_sync(_groups, index, wanted, limiter=service.reading)
 
 
-def _groups(index: IndexOf, wanted: DuplicateFilter) -> dict[str, Any]:
+def _groups(index: IndexOf, wanted: DuplicateFilter) -> Groups:
     searcher = index.searcher
     pairs = duplicate_pairs(searcher.project, searcher, min_probability=wanted.min_probability)
     by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
@@ -295,13 +295,10 @@ def _groups(index: IndexOf, wanted: DuplicateFilter) -> dict[str, Any]:
     rows = [row for row in rows if wanted.kind in ("", row["kind"])]
     rows = [row for row in rows if any(one["id"].startswith(wanted.folder) for one in row["members"])]
     rows.sort(key=place)
-    shards = set(searcher.collection.shards())
-    return {
-        "total": len(rows),
-        "groups": rows[wanted.offset : wanted.offset + wanted.limit],
-        "shards_searched": len(shards - outdated_pairs(searcher.project, searcher.collection.metadata).keys()),
-        "shards": len(shards),
-    }
+    shown, shards = rows[wanted.offset : wanted.offset + wanted.limit], set(searcher.collection.shards())
+    searched = len(shards - outdated_pairs(searcher.project, searcher.collection.metadata).keys())
+    said = {"total": len(rows), "groups": shown, "shards_searched": searched, "shards": len(shards)}
+    return Groups.model_validate(said)
 
 
 @router.get("/duplicates/job")

@@ -43,7 +43,7 @@ def without_paths(text: str) -> str:
     """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot be printed is escaped."""
     text = " ".join(text[:1000].encode(errors="backslashreplace").decode().split())
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return _PATH.sub(r"\1", text[:1000])  # which takes quadratic time
+    return _PATH.sub(r"\1", text[:1000])  # the pattern takes quadratic time
 
 
 def shown_model(name: str) -> str:

@@ -33,7 +33,7 @@ SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
 MAX_ANSWERING = 32
-"""Requests of one address that are answered at once."""
+"""Requests of one address that are answered at once: fewer than the 40 threads that answer them."""
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
 _BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")

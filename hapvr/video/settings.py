@@ -16,7 +16,7 @@ PARTS = ("", "-train", "-held-out")
 
 class FilesSource(Settings):
     """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a video becomes a failed row.
-    `list`: a CSV or Parquet file with a column `url`, `video_id` (of YouTube) or both; a signed address without an id becomes one."""
+    `list`: a CSV or Parquet file with a column `url`, `video_id` (of YouTube) or both; an address without an id is the id, and shown."""
 
     kind: Literal["folder", "list"]
     name: SourceName

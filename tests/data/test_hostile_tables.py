@@ -103,5 +103,5 @@ def test_names_that_leave_the_data_root_are_refused(tmp_path: Path) -> None:
     for name in ("../outside", "/etc/passwd", "a//b", "a/../../b"):
         with pytest.raises(DataError, match="relative path below the data root"):
             DataRoot(tmp_path).path(name)
-    with pytest.raises(ConfigError, match="its keys would be shown; set AWS_ACCESS_KEY_ID"):
-        DataRoot("s3://key:secret@bucket/prefix")
+    with pytest.raises(ConfigError, match="its keys would be shown"):
+        DataRoot("s3://key:se/cret@bucket/prefix")
