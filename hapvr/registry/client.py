@@ -64,9 +64,7 @@ def require_store(tracking_uri: str) -> None:
     there, problem, shown = True, "it is something else, or damaged", without_login(tracking_uri)
     if _STORE.match(tracking_uri) is None or (is_server(tracking_uri) and shown != tracking_uri):
         wanted = "http(s)://SERVER alone, its login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or sqlite:///FILE"
-        raise ArgumentError(
-            f"tracking: {shown!r} is no address of a registry, or had more (login, ?, #); wanted {wanted}"
-        )
+        raise ArgumentError(f"tracking: {shown!r} is no registry's address, or had more (login, ?, #); wanted {wanted}")
     try:
         if is_server(tracking_uri):
             with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:

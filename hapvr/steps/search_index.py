@@ -217,7 +217,8 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
         return serving.place
     if not rebuild and (usable := [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]):
         return f"{above}/{usable[-1]}"
-    return f"{above}/index-{max((int(name.removeprefix('index-')) for name in there), default=0) + 1:04d}"
+    number = max((int(name.removeprefix("index-")) for name in there), default=0) + 1
+    return f"{above}/index-{number:04d}"
 
 
 def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
