@@ -135,7 +135,8 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             entry = list_entry(row.get("video_id"), row.get("url"), source=source)
             known = entries.setdefault(entry.video_id, entry)
             if known.uri != entry.uri:
-                raise DataError(f"id {entry.video_id!r} already stands for {without_logins(known.uri)}; give both ids")
+                shown = without_logins(known.uri)
+                raise DataError(f"id {entry.video_id!r} already stands for {shown}; give each row an id of its own")
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
     return tuple(entries.values())
