@@ -172,7 +172,8 @@ def test_secrets_of_the_environment_are_stored_by_name(
     assert webhook.url == os.environ["HOOK_URL"]
     training = prepare_training(project, "secrets", tags={})
     assert load_config(training.folder / "config.yaml") == project.config
-    tracker = tracker_of(project)
-    assert tracker.client.get_run(training.mlflow_run_id).data.params["watch.webhook.url"] == "${HOOK_URL}"
+    params = tracker_of(project).client.get_run(training.mlflow_run_id).data.params
+    assert params
+    assert not [name for name in params if name.startswith("watch")]
     stored = [file for place in (training.folder, project.root.local_path("mlflow")) for file in place.rglob("*")]
     assert not [file for file in stored if file.is_file() and b"s3cret" in file.read_bytes()]
