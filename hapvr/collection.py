@@ -44,9 +44,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     DataError for a folder without videos."""
     root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that point at each other in a circle
     if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
-        raise ArgumentError(
-            f"{root} is a configuration or an address; for a collection name a local folder with --data"
-        )
+        raise ArgumentError(f"{root} is a configuration or an address; for a collection name a folder with --data")
     added = [folder.resolve() for folder in folders]
     for folder in added:
         if not folder.is_dir():
@@ -144,7 +142,7 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
     data = DataRoot(root)
     for source in sources:
         before = Path(source.get("path", "."))  # a user may have added a source without one
-        if before.exists() or not before.parent.exists():
+        if os.path.exists(before) or not os.path.exists(before.parent):
             continue
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
         rows = [row for _, row in inspected_videos(data, keys) if row["status"] == STATUS_OK]

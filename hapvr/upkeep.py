@@ -6,6 +6,7 @@ Repairs lose nothing: a damaged file is set aside under another name until its r
 can be made. Only files that our own records say we made or fetched are touched.
 """
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,7 +31,7 @@ from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening, whitening_provenance
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
@@ -43,7 +44,7 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
-from hapvr.steps.videos import content_digest, damaged_files
+from hapvr.steps.videos import CHANGED, MISSING, content_digest, damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder
@@ -137,10 +138,12 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
             results[one] = replace(one, message=f"{one.message}. {KINDS[one.kind].advice}")
         else:
             try:
-                remake(project, one.key)
-                after = check(root, one.kind, one.key)
+                after = check(root, one.kind, one.key)  # whole, if what was damaged is what it was made from
+                if after.state == "damaged":
+                    remake(project, one.key)
+                    after = check(root, one.kind, one.key)
                 results[one] = replace(one, state="repaired") if after.state == "ok" else after
-            except HapvrError as error:
+            except (HapvrError, OSError) as error:
                 results[one] = replace(one, message=f"{one.message}. It could not be made again: {error}")
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
@@ -167,7 +170,12 @@ def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
 
 
 def _move(root: DataRoot, name: str, target: str) -> None:
-    """Copied, since a data root may extend over several file systems."""
+    """Copied where a data root extends over several file systems."""
+    with suppress(OSError):
+        if root.local is not None:
+            root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
+            root.local_path(name).rename(root.local_path(target))
+            return
     with root.open(name) as source, root.write(target) as stream:
         shutil.copyfileobj(source, stream)
     root.delete(name)
@@ -177,10 +185,14 @@ def _check_registry(root: DataRoot, _: str) -> None:
     try:
         with closing(sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)) as database:
             (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            versions = database.execute("SELECT storage_location FROM model_versions").fetchall()
     except sqlite3.DatabaseError as error:
-        said = "ok" if "locked" in str(error) else str(error)  # somebody writes to it
+        said, versions = "ok" if "locked" in str(error) else str(error), []  # somebody writes to it
     if said != "ok":
         raise DamagedError(f"tracking: {REGISTRY} is damaged ({said})")
+    for model in re.findall(r"/models/(m-[0-9a-f]+)/", str(versions)):
+        for place in root.local_path(f"mlflow/artifacts/models/{model}").rglob("artifacts/bundle"):
+            read_bundle_description(place).require_files(place)
 
 
 def _check_downloads(root: DataRoot, key: str) -> None:
@@ -295,22 +307,21 @@ def _shards(name: str) -> Kind:
         if key not in shard_keys(project.root):
             raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
         shard, lost = Shard(project.root, name, key), set[str]()
-        with suppress(DataError):  # the index itself may be what is damaged
+        with suppress(DataError, OSError):  # the index itself may be what is damaged
             lost = missing_files(shard)
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
             if away := missing_files(shard) - lost:
-                raise DataError(
-                    f"{len(away)} of its videos are not there now, such as {min(away)}; connect their drive"
-                )
+                said = "are not there now, or are others than were read; connect their drive or restore them"
+                raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
 
 def missing_files(shard: Shard) -> set[str]:
-    """The videos whose files were not there. Raises as `Shard.read` does."""
-    return {row["video_id"] for row in shard.rows() if row["reason"] == "missing_file"}
+    """The videos whose files were not there, or not those that were read before. Raises as `Shard.read` does."""
+    return {row["video_id"] for row in shard.rows() if row["reason"] in (MISSING, CHANGED)}
 
 
 def _rows(name: str, schema: pa.Schema) -> Kind:

@@ -21,7 +21,7 @@ from assets.project import SHARDS, ProjectResource
 from assets.videos import last_manifest
 from hapvr.chain import CHAIN, JOBS
 from hapvr.data.manifest import CHANGED_PLACE, root_id
-from hapvr.errors import DataError
+from hapvr.errors import HapvrError
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
 
@@ -103,7 +103,7 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
         try:
             for step, keys in part(opened).items():
                 found[step] = {key: f"{root} {one}" for key, one in keys.items()}
-        except DataError as error:
+        except HapvrError as error:
             warnings.warn(f"some of what is outdated is not made again: {error}")
     return found
 

@@ -14,6 +14,7 @@ from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
+from hapvr.upkeep import verify_root
 from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
 from tests.registry.empty_store import new_store
@@ -76,6 +77,10 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     drive.mkdir()
     shutil.copy(away / "3.mp4", drive)  # one file of the same name does not make it the same drive
     assert len(add_folders(root, [drive]).config.sources) == 3
+    for file in root.glob("mlflow/artifacts/models/*/artifacts/artifacts/bundle/backbone.safetensors"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    (found,) = (one for one in verify_root(project.root) if one.kind == "registry")
+    assert "backbone.safetensors is missing or differs" in found.message
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
     names = [one.name for one in added.config.sources]
     assert names == ["clips-train", "clips-2"]  # ids of one are no parts of the other
     shutil.copytree(tmp_path / "root", tmp_path / "copy")
-    with pytest.raises(HapvrError, match="correct it if the collection was copied or moved"):
+    with pytest.raises(HapvrError, match="correct it if the folder was copied or moved"):
         Project.open(tmp_path / "copy")
 
 

@@ -208,6 +208,12 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     found = damaged(project)
     assert {(one.kind, one.state) for one in found} == {("features", "outdated")}
     assert len(found) == len(project.root.list_folders("features"))
+    save_whitening(project.root, own, provenance)
+    features = [f"features/{key}/data.parquet" for key in project.root.list_folders("features")]
+    before = project.root.modified_ns(*features)
+    damage(project.root.local_path("whitening/whitening.safetensors"))
+    assert {check.state for check in repair(project, damaged(project))} == {"repaired"}
+    assert project.root.modified_ns(*features) == before
     project.root.local_path("whitening/whitening.json").write_text("{")
     with pytest.raises(DamagedError, match="restore it from a copy"):  # another one would be of other features
         make_whitening(project)

@@ -257,9 +257,7 @@ def _definition(
     wrong += [f"label {one!r}" for one in labels - relevant if one.lower() in {label.lower() for label in relevant}]
     if wrong:
         said = f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
-        raise DataError(
-            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted the roles query, database and both, {said}"
-        )
+        raise DataError(f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and both, {said}")
     tasks, seen = [], set()
     for task in TASKS[kind]:
         # without a list of its exclusion it ranks everything

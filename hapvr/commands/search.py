@@ -121,9 +121,7 @@ def duplicates(
     _check_out(out)
     terminal.require_outside(plan)
     if plan is not None and (pairs or plan == out or plan.suffix.lower() not in PLAN_SUFFIXES):
-        raise ArgumentError(
-            "--plan: wanted a name that ends in .json, .csv or .sh, another than --out, and not --pairs"
-        )
+        raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and not --pairs")
     one, other = between or ("", "")
 
     def asked(ids: Sequence[str]) -> bool:

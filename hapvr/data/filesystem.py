@@ -167,7 +167,7 @@ class DataRoot:
 
     def num_bytes(self, name: str) -> int:
         """Size of a file; 0 where it does not exist."""
-        return int(self.filesystem.get_file_info(self.path(name)).size or 0)
+        return int(self._info(self.path(name)).size or 0)
 
     def modified_ns(self, *names: str) -> list[int]:
         """When each of some files was written last, in nanoseconds since 1970; 0 for one that does not exist."""

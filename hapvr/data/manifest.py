@@ -94,9 +94,7 @@ def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
     """Raise DataError where the manifest lacks one of these shards: its videos would get other ids, and lose all that is known of them."""
     if lost := set(shards).difference(shard_keys(root)):
         place = f"{MANIFEST_STAGE}/{min(lost)}"
-        raise DataError(
-            f"manifest: {place} is lost; restore it from a copy: nothing else knows the videos of the shard"
-        )
+        raise DataError(f"manifest: {place} is lost; restore it from a copy: nothing else knows its videos")
 
 
 def is_training_shard(root: DataRoot, shard: str) -> bool:

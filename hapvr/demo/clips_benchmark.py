@@ -185,9 +185,7 @@ def _build_benchmark(
         usable = [group for group in queries if group[0].file in times]
         if not usable:
             problems = "; ".join(failures.values())
-            raise DataError(
-                f"benchmark {folder.name}: none of its {len(queries)} queries has a copy; add clips. {problems}"
-            )
+            raise DataError(f"benchmark {folder.name}: no copies of its {len(queries)} queries; add clips. {problems}")
         videos, labels, segments = [], [], []
         for first, *repeats in usable:
             videos.append((first.place(), "query", first.file, "none"))

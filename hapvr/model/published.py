@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,12 @@ def import_released(
             raise ArgumentError("no tensor tells the dimensions of a region; give dims, e.g. dims=512")
         settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
         extras_dims = weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0
-        network = build_network(settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
+        build = partial(build_network, settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
+        with torch.device("meta"):  # shapes alone: a network that the tensors do not fit takes no memory
+            wanted = build().state_dict()
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
-    for name in network.state_dict():
+    for name in wanted:
         if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
             weights.setdefault(name, torch.zeros((), dtype=torch.long))
     published = {own: name for name, own in names.items()}
@@ -176,8 +179,9 @@ def import_released(
     def as_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {published.get(name, f"{name} (as named here)"): tensor for name, tensor in tensors.items()}
 
-    if mismatches := describe_mismatches(as_published(network.state_dict()), as_published(weights)):
+    if mismatches := describe_mismatches(as_published(wanted), as_published(weights)):
         raise DataError(f"import: {file} does not fit the network that its tensors tell of: {'; '.join(mismatches)}")
+    network = build()
     network.load_state_dict(weights)
     report = {"release": release, "tensors": names, "ignored": ignored, "notes": notes, "sha256": file_sha256(file)}
     return network.eval(), report

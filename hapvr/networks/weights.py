@@ -176,14 +176,13 @@ def _published_file(architecture: str) -> Path:
     """The published weights in the hub's cache, downloaded if they are not there."""
     import timm
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
 
     published = timm.get_pretrained_cfg(architecture)
     repository = (published and published.hf_hub_id) or architecture
     try:
         cached = try_to_load_from_cache(repository, HUB_FILE)
         return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
-    except (OSError, ValueError, HfHubHTTPError) as error:
+    except Exception as error:  # of the hub's clients and those that they use
         raise DataError(
             f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
             f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "

@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, RegistryError, is_installed
+from hapvr.errors import (
+    FULL_HINT,
+    ArgumentError,
+    DataError,
+    MissingPartError,
+    RegistryError,
+    is_installed,
+    without_logins,
+)
+from hapvr.settings import first_line
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -95,10 +104,19 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
         path = database_of(tracking_uri)
         if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
             raise DataError(f"tracking: {path} cannot be written; correct its permissions and those of its folder")
+    return open_client(tracking_uri)
+
+
+def open_client(tracking_uri: str) -> MlflowClient:
+    """MLflow's client of a store that is there, or of a database that it makes. Raises RegistryError for one that it cannot use."""
     follow_move(tracking_uri)
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    try:
+        return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    except Exception as error:  # of MLflow, of SQLAlchemy or of the driver of its database
+        said = without_logins(first_line(error))
+        raise RegistryError(f"tracking: MLflow cannot use {without_login(tracking_uri)} ({said})") from error
 
 
 def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
@@ -161,14 +179,14 @@ def database_of(tracking_uri: str) -> Path:
 
 def follow_move(tracking_uri: str) -> None:
     """Have a database that was copied or moved with its artifacts name those beside it. MLflow records where they were made, and has no
-    call that changes it (mlflow#3144): a copy would read and change the original's. Raises DataError for one that cannot be written."""
+    call that changes it (mlflow#3144): a copy would read and change the original's. Raises RegistryError for one that cannot be written."""
     database = database_of(tracking_uri)
     if not tracking_uri.startswith(SQLITE):
         return
     own = database.resolve().parent / "artifacts"
     if not (database.is_file() and database.stat().st_size):  # which MLflow would make, empty
         if any(own.glob("models/m-*/artifacts")):
-            raise DataError(f"tracking: {database} is lost, but not {own}; restore both from one back-up")
+            raise RegistryError(f"tracking: {database} is lost, but not {own}; restore both from one back-up")
         return
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
@@ -181,7 +199,7 @@ def follow_move(tracking_uri: str) -> None:
     except sqlite3.Error as error:
         if "no such" not in str(error):  # MLflow makes it
             hint = "try again, or restore it and its artifacts from one back-up"
-            raise DataError(f"tracking: {database} cannot be read and written ({error}); {hint}") from error
+            raise RegistryError(f"tracking: {database} cannot be read and written ({error}); {hint}") from error
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:

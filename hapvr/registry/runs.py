@@ -19,7 +19,7 @@ from mlflow.utils.time import get_current_time_millis
 
 from hapvr.errors import DataError
 from hapvr.provenance import flat
-from hapvr.registry.client import SQLITE, database_of, follow_move, is_server, require_store
+from hapvr.registry.client import SQLITE, database_of, is_server, open_client, require_store
 
 RUN_KEY_TAG = "hapvr.run_key"
 KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
@@ -35,10 +35,9 @@ class Tracker:
             folder = database_of(uri).resolve().parent
             folder.mkdir(parents=True, exist_ok=True)
             location = (folder / "artifacts").as_uri()
-            follow_move(uri)
         else:
             require_store(uri)
-        self.uri, self.client = uri, MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self.uri, self.client = uri, open_client(uri)
         found = self.client.get_experiment_by_name(experiment)
         made = self.client.create_experiment(experiment, location, KIND) if found is None else found.experiment_id
         self.experiment_id = str(made)

@@ -180,9 +180,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     Raises DataError if there is none."""
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
-        raise DataError(
-            f"model: {without_login(client.tracking_uri)} has no model named {name}; `make demo` registers one"
-        )
+        raise DataError(f"model: {without_login(client.tracking_uri)} has no model {name}; `make demo` registers one")
     aliases = client.get_registered_model(name).aliases
     return [
         {

@@ -62,9 +62,7 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
     if ROOTS_VARIABLE in environ:
         roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)
         if missing := [root for root in roots if not root.is_dir()]:
-            raise ConfigError(
-                f"{ROOTS_VARIABLE}: {missing[0]} is not a folder; list folders separated by {os.pathsep!r}"
-            )
+            raise ConfigError(f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by {os.pathsep!r}")
     hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}
     return Access(roots, frozenset(hosts - {""}))
 

@@ -60,7 +60,7 @@ BUNDLE_FILES = {
 }
 """All that a bundle may have."""
 TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S = 16 << 30, 120.0
-HINT = "fetch the model again, or register it again with this version"
+HINT = "copy this file from models/RUN/bundle or a back-up, or fetch the model again"
 
 
 class BackboneRecord(BaseModel, extra="allow"):
@@ -293,9 +293,7 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
         ("whitening", whitening.sha256, description.whitening),
     ):
         if digest != wanted:
-            raise DataError(
-                f"model: the {part} of {folder} has SHA-256 {digest}, and {SCORER_FILE} says {wanted}; {HINT}"
-            )
+            raise DataError(f"model: the {part} of {folder} has SHA-256 {digest}, {SCORER_FILE} says {wanted}; {HINT}")
     return TorchNetworks(
         backbone=replace(backbone, identity=identity, settings=description.backbone.model_dump(exclude_defaults=True)),
         whitening=whitening,

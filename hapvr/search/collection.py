@@ -279,7 +279,5 @@ class SearchableCollection:
 
     def _file(self, video_id: str) -> FeatureFile:
         if video_id not in self.shard_of:
-            raise DataError(
-                f"search: the index has no video {video_id!r:.200}; `hapvr index status` says what it holds"
-            )
+            raise DataError(f"search: the index has no video {video_id!r:.200}; `hapvr index status` says what it has")
         return self._opened(self.shard_of[video_id])

@@ -1,6 +1,7 @@
 """Whether the service answers and from which index, and the videos of it: what is known of them, their files and frames."""
 
 import io
+import os
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -119,7 +120,7 @@ def video(index: IndexOf, video_id: str) -> Any:
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
     metadata, code, state = index.metadata(video_id), "gone", "is not there any more"
-    if (path := metadata.path) is not None and path.is_file():
+    if (path := metadata.path) is not None and os.path.isfile(path):
         if metadata.num_bytes in (0, path.stat().st_size):
             kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
             return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})

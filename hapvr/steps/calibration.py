@@ -87,9 +87,7 @@ def calibration_figure(calibration: Calibration) -> Figure:
     """The probability by similarity, and the precision that pairs at and above each threshold have."""
     figure, similarity = Figure(figsize=(5, 4.5), layout="constrained"), np.linspace(-1, 1, 201)
     axes = figure.subplots()
-    axes.plot(
-        similarity, [calibration.probability(one) for one in similarity], color=BLUE, label="probability of a match"
-    )
+    axes.plot(similarity, list(map(calibration.probability, similarity)), color=BLUE, label="probability of a match")
     reached = [(one.similarity, one.found) for one in calibration.thresholds if one.similarity is not None]
     axes.plot(*np.reshape(reached, (-1, 2)).T, "o", color=GREY, label="precision at and above a threshold")
     counts = f"{calibration.num_matches:,} matches, {calibration.num_others:,} others"

@@ -149,9 +149,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             return Decision(champion.version == version, f"decided before: {reason}", *before)
         decision = _decide(project, run, version, champion)
         if decision.promoted and versions.champion_of(client, name) != champion:
-            reason = (
-                f"not promoted: the champion was changed meanwhile; `hapvr models promote {version}` does it by hand"
-            )
+            reason = f"not promoted: the champion changed meanwhile; `hapvr models promote {version}` does it by hand"
             decision = replace(decision, promoted=False, reason=reason)
         known = {CHAMPION_TAG: decision.champion, CHAMPION_RUN_TAG: decision.champion_run}
         for key, value in (known | {versions.REASON_TAG: decision.reason[: versions.MAX_CHARACTERS]}).items():
@@ -200,7 +198,8 @@ def _compare(project: Project, run: TrainingRun, champion: versions.Champion, na
             description.require_features(place, features.settings)
         stored = run.folder / folder / f"similarities-champion-{champion.version}.parquet"
         score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
-    scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
+    with project.root.corruption_errors(str(stored), hint="evaluate the champion again"):
+        scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
     first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
     return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)
 

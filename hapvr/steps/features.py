@@ -129,9 +129,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     fits = fits and bool(((lengths := vectors.norm(dim=0)) > 0.01).all() and (lengths < 100).all())  # about 1
     if not fits or not all(tensor.float().isfinite().all() for tensor in (mean, values, vectors)):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
-        raise DataError(
-            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got shapes {shapes}"
-        )
+        raise DataError(f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, got {shapes}")
     kept = dims if dims is not None else len(values) if of_vvs else WhiteningConfig().dims
     usable = int((values >= 0).sum())  # fewer samples than channels leave negative ones
     if not 1 <= kept <= usable:

@@ -42,9 +42,7 @@ class Project:
         base = (folder or Path.cwd()).resolve()
         root = DataRoot(config.data_root if "://" in config.data_root else base / config.data_root)
         if of_folder and root.local != config_path.parent.resolve():
-            raise ConfigError(
-                f"{config_path} has data_root {root.url}; correct it if the collection was copied or moved"
-            )
+            raise ConfigError(f"{config_path} has data_root {root.url}; correct it if the folder was copied or moved")
         return Project(config, root, base)
 
     def path(self, path: Path) -> Path:

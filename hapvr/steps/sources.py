@@ -50,20 +50,19 @@ def resolve_sources(
     """Scan, read or generate all sources: name, split and videos of each; generated ones that are already there are left alone.
     Raises DataError, ConfigError."""
     for source in project.config.sources:
-        if source.kind in LOCAL and (found := _scan(project, source)) is None:
+        found = None if isinstance(source, NamedSource) else _scan(project, source)
+        if found is None and source.kind in LOCAL:
             said = "none of its files is there; its videos stay as they are, and new ones are left out, until their drive is back"
             hint = f"If they are gone for good: `hapvr forget --offline {source.name}`"
             warnings.warn(f"source {source.name}: {said}. {hint}")
-        elif source.kind == "folder":
+        elif isinstance(source, FilesSource):
             yield source.name, source.split, found or ()
-        elif source.kind == "list":
-            yield source.name, source.split, read_list(project.path(source.path), source=source.name)
         elif source.kind == "benchmark":
             from hapvr.benchmark.definition import load_definition  # what folders alone need none of
 
             video_ids = load_definition(source.name).video_ids
             yield source.name, "test", tuple(list_entry(one, None, source=source.name) for one in video_ids)
-        else:
+        elif found != ():
             yield from _generated(project, source, progress)
 
 
@@ -82,8 +81,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
                 with suppress(OSError):  # it may be gone by now
                     unsettled += [path] if abs(now - path.stat().st_mtime) < settle_s else []
         elif source.kind == "list":
-            entries = read_list(project.path(source.path), source=source.name)
-            state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
+            state[source.name] = [(entry.video_id, entry.uri) for entry in _scan(project, source) or ()]
         else:
             state[source.name] = digest(source)
     return digest_of(state), unsettled
@@ -124,11 +122,12 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
 
 
 def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[ManifestEntry, ...] | None:
-    """The videos of a source; None where it is away. DataError for one that never had any; one that has none any more is named."""
+    """The videos of a source; None where it is away, none where it cannot be read now. DataError for one that never had any."""
     if is_away(project, source.name):
         return None
     try:
-        return scan_folder(project.path(source.path), source=source.name)
+        read = read_list if source.kind == "list" else scan_folder
+        return read(project.path(source.path), source=source.name)
     except DataError as error:
         if {f"{source.name}{part}" for part in PARTS}.isdisjoint(map(source_of, shard_keys(project.root))):
             raise
@@ -249,7 +248,9 @@ def _follow_moves(project: Project) -> None:
         sources = [f"{base}{part}" for part in PARTS]
         by_name = [one for one in _ids(entry) if one in gone]
         alike = [one for one in by_size.get(size, ()) if one in gone]
-        digest = file_sha256(path) if alike else ""
+        digest = "-"
+        with suppress(OSError):  # one that cannot be read is a row of the step `videos`
+            digest = file_sha256(path) if alike else "-"
         here = [one for one in alike if gone[one].source in sources or not away[gone[one].source]]
         same = [one for one in here if contents[one]["sha256"] == digest]
         for one in (*(set(same) & set(by_name)), *same, *by_name)[:1]:
@@ -319,9 +320,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
             moved = known_uris & {entry.uri for entry in offered}
             entries, remembered = list[ManifestEntry](), _not_forgotten(root, offered)
             if left_out := len(offered) - len(remembered):
-                said = (
-                    f"source {source}: {left_out} files are left out, as their names were forgotten; rename a new video"
-                )
+                said = f"source {source}: {left_out} files are left out as their names were forgotten; rename new ones"
                 warnings.warn(said)
             remote = (one for one in remembered if is_remote(one.uri) and one.uri not in known_uris)
             if kept := [one.video_id for one in remote if one.video_id in uris]:

@@ -77,7 +77,7 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
-        tried = row["status"] == "unavailable" and retry_failed and retry_gone
+        tried = not row["path"] and row["status"] != STATUS_OK and retry_failed and retry_gone
         return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
@@ -106,7 +106,7 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
         ours = (fetched is not None and fetched[0] == path) or (
             path.is_relative_to(generated / "videos") and (generated / "corpus.json").is_file()
         )
-        is_itself = path.is_file() and path == path.resolve()
+        is_itself = os.path.isfile(path) and path == path.resolve()
         if row["status"] == STATUS_OK and ours and is_itself and file_sha256(path) != row["sha256"]:
             found.append(path)
     return found
@@ -174,16 +174,14 @@ def make_frames(
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
             if video.reason == MISSING and is_away(project, source_of(key)):
-                raise DataError(
-                    f"frames: the files of {source_of(key)} are away; connect their drive and run this again"
-                )
+                raise DataError(f"frames: the files of {source_of(key)} are away; connect their drive and run it again")
             recorded, num_frames = digests[video.video_id], len(video.jpegs)
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
                 reason = CHANGED
                 message = (
                     f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
-                    f"recorded is {recorded[:16]}...; run the steps videos and frames again"
+                    f"recorded is {recorded[:16]}...; `touch` it and run the steps videos and frames again"
                 )
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)

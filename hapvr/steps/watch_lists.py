@@ -4,6 +4,7 @@ watch_matches/<shard>/rows.parquet     a row per match of a query of a watch lis
 """
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -87,7 +88,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     where the data root is not a local folder or is full."""
     root, suffix = project.root, Path(query.name).suffix.lower()
     root.local_path(LISTS)
-    if not file.is_file() or file.stat().st_size > max_bytes or file_sha256(file) != query.sha256:
+    if not os.path.isfile(file) or file.stat().st_size > max_bytes or file_sha256(file) != query.sha256:
         said = f"the file of {query.name} is not at hand, is another one now, or has more than {max_bytes} bytes"
         raise VideoError("replaced", f"watch: {said}; search for it again, or name its folder under watch.lists")
     words = re.sub(r"[^a-z0-9]+", "-", Path(query.name).stem.lower())[:40].strip("-")
@@ -183,7 +184,7 @@ def unwatched_shards(project: Project) -> dict[str, str]:
 def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
     places = [rows_place(STAGE, key) for key in project.root.list_folders(STAGE)]
-    rows = [row for place in places for row in read_rows(project.root, place, SCHEMA, damaged=True).to_pylist()]
+    rows = [row for place in places for row in read_rows(project.root, place, SCHEMA).to_pylist()]
     return sorted(
         rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
     )

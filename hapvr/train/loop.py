@@ -91,9 +91,7 @@ class Trainer:
             fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
             if (found := self._source.sampler.batch_videos) != settings.batch_videos:
-                messages.append(
-                    f"batches hold {found} videos, all there are; train.batch_videos is {settings.batch_videos}"
-                )
+                messages.append(f"batches hold all {found} videos; train.batch_videos is {settings.batch_videos}")
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)

@@ -99,9 +99,7 @@ class Downloader(contextlib.ExitStack):
         configuration, for the attempts alone. again: fetch it although it is finished; the old file stays until the new one
         stands. Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises."""
         if not is_remote(entry.uri):
-            raise ArgumentError(
-                f"download: {entry.uri!r} is neither an http(s) URL nor youtube:<id>; it needs no download"
-            )
+            raise ArgumentError(f"download: {entry.uri!r} is no http(s) URL or youtube:<id>; it needs no download")
         finished = fetched_file(entry.video_id, folder)
         if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
             return DownloadResult("ok", path=finished[0])

@@ -163,9 +163,9 @@ def read_lines(path: Path, *, folder: Path) -> list[str]:
 def path_of_text(text: str) -> Path:
     """The path that `text_of_path` made this text of: that of an escaped name, if only a file of that name is there."""
     path = Path(text)
-    if _ESCAPED_BYTE.search(os.fsencode(text)) and not path.exists():
+    if _ESCAPED_BYTE.search(os.fsencode(text)) and not os.path.exists(path):
         escaped = Path(os.fsdecode(_ESCAPED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), os.fsencode(text))))
-        return escaped if escaped.exists() else path
+        return escaped if os.path.exists(escaped) else path
     return path
 
 

@@ -103,7 +103,7 @@ def test_a_damaged_definition_is_refused(tmp_path):
     (folder / "benchmark.json").write_text(json.dumps(head))
     videos = read_frame(path := folder / "videos.parquet")
     write_table(videos.with_columns(pl.col("role").replace("database", "distractor")).to_arrow(), path)
-    with pytest.raises(DataError, match="role 'distractor'; wanted the roles query"):
+    with pytest.raises(DataError, match="role 'distractor'; wanted roles query"):
         load_definition(folder)
     (folder / "labels.parquet").write_text("not a table")
     with pytest.raises(DataError, match=r"labels\.parquet"):

@@ -182,6 +182,9 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         "binary_bits: got 8 with attention: true": {**good, "binarization.W": torch.ones(DIMS, 8)},
         "holds no state dict": {"epoch": 3},
         "no tensor tells the dimensions": {"attention.context_vector.weight": torch.ones(1, 0)},
+        r"has shape \(0, 1000000\), wanted \(1, 1000000\)": {  # of the 4 TB that it tells of, nothing is taken
+            **{f"visil_head.attention.{name}.weight": torch.ones(0, 10**6) for name in ("context_vector", "transform")}
+        },
     }
     for message, state in damaged.items():
         torch.save(state, file)

@@ -22,9 +22,7 @@ VARIANTS = {
 
 def make_videos(lengths, *, name="videos"):
     rng = torch_rng(0, name)
-    return [
-        torch.nn.functional.normalize(torch.randn(length, REGIONS, DIMS, generator=rng), dim=-1) for length in lengths
-    ]
+    return [torch.nn.functional.normalize(torch.randn(one, REGIONS, DIMS, generator=rng), dim=-1) for one in lengths]
 
 
 def make_network(**options):

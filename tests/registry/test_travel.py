@@ -116,9 +116,7 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
         of_hub = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_token"}
         asked = json.dumps([["models", *map(str, call)] for call in calls])
         environment = os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")}
-        return [
-            tuple(row) for row in json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment))
-        ]
+        return list(map(tuple, json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment))))
 
     with model_hub() as hub:
         address = f"http://127.0.0.1:{hub.server_port}"

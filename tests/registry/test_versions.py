@@ -1,13 +1,15 @@
 """The registered model in a real registry: versions, champions, and what a name stands for."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
 
 from assets.project import ProjectResource
-from hapvr.errors import ArgumentError, DataError, MissingPartError
+from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
 from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
@@ -104,6 +106,11 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
         ours = Tracker(uri, "tests")
         assert all(one.info.artifact_uri.startswith(place.as_uri()) for one in ours.runs())
         assert ours.client.get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
+    shutil.copytree(folder, tmp_path / "older")
+    with closing(sqlite3.connect(tmp_path / "older" / "mlflow.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = 'older'")
+    with pytest.raises(RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"):
+        registered_bundle("models:/hapvr@champion", f"sqlite:///{tmp_path}/older/mlflow.db")
     (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
     with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
         Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")

@@ -60,6 +60,9 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     (tmp_path / "list.csv").write_text(f"video_id,url\n3,{site.address}/other.mp4\n")
     with pytest.warns(UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"):
         make_manifest(project)
+    (tmp_path / "list.csv").write_text("url\nfile.mp4\n")
+    with pytest.warns(UserWarning, match="row 1: .* got 'file.mp4'. If that is for good, take it out of the sources"):
+        make_manifest(project)
     failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
     make_videos(project, KEY, retry_failed=True, retry_gone=False)
     assert {path for path, _ in site.requests} == failed
@@ -69,7 +72,11 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
     site.requests.clear()
     make_videos(project, KEY, retry_failed=True)
-    assert {path for path, _ in site.requests} == failed - {"/flaky.mp4"} | {"/404/gone.mp4", "/403/no.mp4"}
+    assert {path for path, _ in site.requests} == failed - {"/flaky.mp4"} | {
+        "/404/gone.mp4",
+        "/403/no.mp4",
+        "/page.html",
+    }
 
     make_frames(project, KEY)
     frames = project.root.sha256(f"frames/{KEY}/data.parquet")
