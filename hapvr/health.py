@@ -115,7 +115,8 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
     for source, (lost, usable) in found.files.items():
         if lost > MAX_LOST_RATE * usable:
             said = f"source {source}: the files of {lost} of {usable} videos are not there"
-            yield Concern("source_lost", f"source/{source}", f"{said}; connect their drive", lasting=True)
+            hint = "connect their drive; what was downloaded is fetched again by `hapvr download --retry-failed`"
+            yield Concern("source_lost", f"source/{source}", f"{said}; {hint}", lasting=True)
 
 
 def _champion(project: Project) -> dict[str, str] | None:

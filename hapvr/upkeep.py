@@ -24,7 +24,7 @@ from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import read_manifest_shard, shard_keys
-from hapvr.data.shards import Shard
+from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
@@ -40,7 +40,7 @@ from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.project import REGISTRY, Project
-from hapvr.steps.search_index import update_index
+from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
@@ -96,7 +96,8 @@ def check(root: DataRoot, name: str, key: str) -> FileCheck:
         return FileCheck(name, key, "damaged", str(error))
     if made == there:
         return FileCheck(name, key, "ok")
-    return FileCheck(name, key, "outdated", "made from other data than is there; `hapvr status` says what is to be run")
+    said = "made from other data than is there; `hapvr index add`, or `sample`, `extract` and `index update`, make it again"
+    return FileCheck(name, key, "outdated", said)
 
 
 def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
@@ -170,12 +171,11 @@ def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
 
 
 def _move(root: DataRoot, name: str, target: str) -> None:
-    """Copied where a data root extends over several file systems."""
-    with suppress(OSError):
-        if root.local is not None:
-            root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
-            root.local_path(name).rename(root.local_path(target))
-            return
+    """Rename, or copy where that cannot be: between file systems, and in an object store."""
+    with suppress(OSError, DataError):
+        root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
+        root.local_path(name).rename(root.local_path(target))
+        return
     with root.open(name) as source, root.write(target) as stream:
         shutil.copyfileobj(source, stream)
     root.delete(name)
@@ -189,7 +189,7 @@ def _check_registry(root: DataRoot, _: str) -> None:
     except sqlite3.DatabaseError as error:
         said, versions = "ok" if "locked" in str(error) else str(error), []  # somebody writes to it
     if said != "ok":
-        raise DamagedError(f"tracking: {REGISTRY} is damaged ({said})")
+        raise DamagedError(f"tracking: {REGISTRY} is damaged ({said}); restore mlflow/ from one back-up")
     for model in re.findall(r"/models/(m-[0-9a-f]+)/", str(versions)):
         for place in root.local_path(f"mlflow/artifacts/models/{model}").rglob("artifacts/bundle"):
             read_bundle_description(place).require_files(place)
@@ -273,11 +273,14 @@ def _check_scores(root: DataRoot, key: str) -> None:
 
 def _remake_descriptors(project: Project, key: str) -> None:
     digest, shard = key.split("/")
-    if collection.current_index(project.root).digest != digest:
-        raise DataError("it is of an earlier model, and is made again when that one answers again")
+    serving = collection.serving_index(project.root)
+    model = search_model(project, serving.model if serving is not None and serving.digest == digest else None)
+    if model.digest != digest:
+        raise DataError("it is of an earlier model; remove its folder, and it is made again when that one answers")
     with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
-        CHAIN["frame_descriptors"].run(project, shard)
-        CHAIN["search_index"].run(project)
+        make_descriptors(project, shard, model)
+    if serving is not None:
+        update_index(project, model)
 
 
 def _check_index(root: DataRoot, _: str) -> None:
@@ -294,8 +297,8 @@ def _rebuild_index(project: Project, _: str) -> None:
     update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
 
 
-def _one(place: str) -> Callable[[DataRoot], list[str]]:
-    return lambda root: [""] if root.exists(place) else []
+def _one(*places: str) -> Callable[[DataRoot], list[str]]:
+    return lambda root: [""] if any(map(root.exists, places)) else []
 
 
 def _folders(place: str) -> Callable[[DataRoot], list[str]]:
@@ -305,23 +308,25 @@ def _folders(place: str) -> Callable[[DataRoot], list[str]]:
 def _shards(name: str) -> Kind:
     def remake(project: Project, key: str) -> None:
         if key not in shard_keys(project.root):
-            raise DataError("it is not a shard of the manifest; if it was imported, run `hapvr features import` again")
-        shard, lost = Shard(project.root, name, key), set[str]()
+            raise DataError(f"the manifest lacks it; if it was imported, remove {name}/{key} and import it again")
+        shard, before = Shard(project.root, name, key), set[str]()
+        frames = Shard(project.root, "frames", key).find() if name == "videos" else None
+        held = {row["video_id"] for row in (frames.rows() if frames else ()) if row["status"] == STATUS_OK}
+
+        def lost() -> set[str]:  # also what its site has no more
+            failed = (row for row in shard.rows() if row["status"] != STATUS_OK)
+            return {row["video_id"] for row in failed if row["reason"] in (MISSING, CHANGED) or row["video_id"] in held}
+
         with suppress(DataError, OSError):  # the index itself may be what is damaged
-            lost = missing_files(shard)
+            before = lost()
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
-            if away := missing_files(shard) - lost:
-                said = "are not there now, or are others than were read; connect their drive or restore them"
+            if away := lost() - before:
+                said = "are not there, or are not those that were read; connect their drive, restore them, or run `hapvr download`"
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
-
-
-def missing_files(shard: Shard) -> set[str]:
-    """The videos whose files were not there, or not those that were read before. Raises as `Shard.read` does."""
-    return {row["video_id"] for row in shard.rows() if row["reason"] in (MISSING, CHANGED)}
 
 
 def _rows(name: str, schema: pa.Schema) -> Kind:
@@ -377,7 +382,7 @@ KINDS: dict[str, Kind] = {
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
-    "registry": Kind(_one(REGISTRY), _check_registry, advice="Restore mlflow/ from one back-up"),
+    "registry": Kind(_one(REGISTRY, "mlflow/artifacts/models"), _check_registry, advice="Nothing else makes it again"),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

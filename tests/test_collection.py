@@ -79,8 +79,9 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert len(add_folders(root, [drive]).config.sources) == 3
     for file in root.glob("mlflow/artifacts/models/*/artifacts/artifacts/bundle/backbone.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
-    (found,) = (one for one in verify_root(project.root) if one.kind == "registry")
-    assert "backbone.safetensors is missing or differs" in found.message
+    assert "backbone.safetensors is missing or differs" in verify_root(project.root, kinds=("registry",))[0].message
+    (root / "mlflow" / "mlflow.db").unlink()
+    assert "restore mlflow/ from one back-up" in verify_root(project.root, kinds=("registry",))[0].message
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
 def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is refused in one sentence."""
     (tmp_path / "empty").mkdir()
-    for config, said in (("a.yaml", "with --data"), ("s3://b/x", "local folder"), (tmp_path / "root", "no videos")):
+    for config, said in (("a.yaml", "with --data"), ("s3://b/x", "an address"), (tmp_path / "root", "no videos")):
         monkeypatch.setenv("HAPVR_CONFIG", str(config))
         done = call("index", "add", tmp_path / "empty")
         assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (True, True, 1), done.error

@@ -214,7 +214,12 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     damage(project.root.local_path("whitening/whitening.safetensors"))
     assert {check.state for check in repair(project, damaged(project))} == {"repaired"}
     assert project.root.modified_ns(*features) == before
-    project.root.local_path("whitening/whitening.json").write_text("{")
+    weights, record = (project.root.local_path(f"whitening/whitening.{suffix}") for suffix in ("safetensors", "json"))
+    damage(weights)
+    record.write_text(record.read_text().replace(own.sha256, "0" * 64))  # as if its videos had changed since
+    kept = weights.read_bytes()
+    assert ({check.state for check in repair(project, damaged(project))}, weights.read_bytes()) == ({"damaged"}, kept)
+    record.write_text("{")
     with pytest.raises(DamagedError, match="restore it from a copy"):  # another one would be of other features
         make_whitening(project)
 
@@ -270,7 +275,7 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()}
     (found,) = damaged(project)
     (after,) = repair(project, [found])
-    assert "not a shard of the manifest" in after.message
+    assert "the manifest lacks it" in after.message
     assert {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()} == before
 
 

@@ -218,9 +218,7 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
     name = str(name_or_folder)
     folder = Path(__file__).parent / "data" / name if name in SHIPPED else Path(name)
     if not (folder / "benchmark.json").is_file():
-        raise DataError(
-            f"benchmark {name!r}: neither a known name ({', '.join(SHIPPED)}) nor a folder with a benchmark.json"
-        )
+        raise DataError(f"benchmark {name!r}: no known name ({', '.join(SHIPPED)}) or folder with a benchmark.json")
     head = read_json_as(folder / "benchmark.json", _Head, hint=HINT)
     clips = head.kind == CLIPS
     columns = VIDEO_SCHEMA if clips else dict.fromkeys(("video_id", "role"), pl.String)

@@ -132,9 +132,7 @@ def duplicates(
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
-    unknown = [
-        begin for begin in between or () if not any(one.startswith(begin) for one in searcher.collection.shard_of)
-    ]
+    unknown = [name for name in between or () if not any(one.startswith(name) for one in searcher.collection.shard_of)]
     warnings += [f"no video of the collection has an id that begins with {printable(begin)}" for begin in unknown]
     if searcher.evidence is None:
         warnings.append(f"only files of the same bytes are listed; {UNSURE}")

@@ -169,7 +169,7 @@ def import_released(
         build = partial(build_network, settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims)
         with torch.device("meta"):  # shapes alone: a network that the tensors do not fit takes no memory
             wanted = build().state_dict()
-    except (ValidationError, ArgumentError, IndexError, KeyError, TypeError) as error:
+    except (ValidationError, ArgumentError, IndexError, KeyError, TypeError, RuntimeError) as error:
         raise DataError(f"import: {file}: its settings or shapes cannot be used: {first_line(error)}") from error
     for name in wanted:
         if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out

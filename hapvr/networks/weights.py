@@ -151,9 +151,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
             state = convert(dict(state), whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
-    found = {
-        name: values for name, values in state.items() if isinstance(values, Tensor) and not name.startswith(unused)
-    }
+    found = {name: value for name, value in state.items() if isinstance(value, Tensor) and not name.startswith(unused)}
     counts = ".num_batches_tracked"  # of steps, which some files leave out
     wanted = {
         name: values

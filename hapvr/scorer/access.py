@@ -71,9 +71,7 @@ def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = 
     """The limits stored with a model, replaced by HAPVR_MAX_PAIRS and so on where set. Raises ConfigError for a wrong value."""
     given = {name: environ.get(f"HAPVR_{name.upper()}") for name in ServingConfig.model_fields}
     try:
-        return ServingConfig.model_validate(
-            stored.model_dump() | {name: value for name, value in given.items() if value}
-        )
+        return ServingConfig.model_validate(stored.model_dump() | {key: value for key, value in given.items() if value})
     except ValidationError as error:
         name, said = explain(error).split(":", maxsplit=1)
         raise ConfigError(f"HAPVR_{name.upper()}:{said}") from error

@@ -235,9 +235,7 @@ class RequestVideos(contextlib.ExitStack):
                         paths[one] = self._local(one)
                 except VideoError as error:
                     self._held[one] = error
-            outcomes = self.reader.read(
-                list(paths.values()), limits=self.limits, deadline=self.deadline, inner=self.inner
-            )
+            outcomes = self.reader.read([*paths.values()], limits=self.limits, deadline=self.deadline, inner=self.inner)
             for one, path in paths.items():
                 self._held[one] = outcomes[path]
                 if path.is_relative_to(self._folder):

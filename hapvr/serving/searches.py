@@ -108,9 +108,7 @@ async def search(
     with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             if request.query_params:
-                raise Refusal(
-                    400, "wrong_request", "search: what goes with a JSON body stands in it, and not in the address"
-                )
+                raise Refusal(400, "wrong_request", "search: what goes with a JSON body is in it, not in the address")
             named = NamedSearch.model_validate_json(await request.body())
             job, read = Job(named.query, named.options()), partial(_read_named, service, named)
             job.address = held.enter_context(place)

@@ -12,6 +12,7 @@ from starlette.responses import FileResponse
 from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import DamagedError, DataError
+from hapvr.search.marks import read_marks
 from hapvr.serving.refusals import Refusal, shown_model, without_paths
 from hapvr.serving.service import Count, IndexOf, Name, Offset, ServiceOf
 
@@ -77,6 +78,7 @@ def ready(service: ServiceOf) -> Health:
     searcher = service.collection.current(wait=False).searcher
     if searcher.damage:
         raise DamagedError(searcher.damage[0])
+    read_marks(service.project.root)  # as each search does
     return Health(busy=service.jobs.busy)
 
 
@@ -125,7 +127,7 @@ def media(index: IndexOf, video_id: str) -> Response:
             kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
             return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
         code, state = "replaced", "has another size than when it was indexed"
-    hint = "make its shard again (`hapvr download`, `sample`, `extract`), then run `hapvr index update`"
+    hint = "make its shard again (`hapvr download --retry-failed`, `sample`, `extract`), then run `hapvr index update`"
     raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
 
 

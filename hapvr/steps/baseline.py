@@ -99,7 +99,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         version = register_bundle(tracker, name, bundle, key=key, run_name=run_name, params={}, tags=tags)
         with project.root.lock("promotion"):
             if champion_of(tracker.client, name) == champion:  # a training may have ended meanwhile
-                promote(tracker.client, name, version, how="baseline", reason="untrained; nothing else was trained yet")
+                promote(tracker.client, name, version, how="baseline", reason="untrained; nothing better is there yet")
 
 
 def _features_digest(project: Project, whitening: Whitening) -> str:

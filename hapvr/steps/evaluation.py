@@ -198,7 +198,7 @@ def _compare(project: Project, run: TrainingRun, champion: versions.Champion, na
             description.require_features(place, features.settings)
         stored = run.folder / folder / f"similarities-champion-{champion.version}.parquet"
         score_benchmark(network, definition, features, stored, device=choose_device(project.config.device))
-    with project.root.corruption_errors(str(stored), hint="evaluate the champion again"):
+    with project.root.corruption_errors(str(stored), hint="evaluate both models again"):
         scores = read_frame(stored), read_frame(run.folder / folder / SIMILARITIES[TRAINED])
     first, second = ({*one["query_id"].unique(), *one["reference_id"].unique()} for one in scores)
     return compare(definition, *scores, available=frozenset(first & second), config=project.config.evaluation.gate)

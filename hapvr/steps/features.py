@@ -28,6 +28,7 @@ from hapvr.networks.extract import Embed, Frames, embed_by_networks, open_backbo
 from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
     PROVENANCE_NAME,
+    RESTORE,
     STAGE as WHITENING_STAGE,
     Whitening,
     fit_whitening,
@@ -73,15 +74,15 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
             "sampling": config.sampling.identity_fields(),
         }
         inputs = {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in shards}
-        found, stored = whitening_provenance(root), None
+        found, stored, wanted = whitening_provenance(root), None, ""
         with suppress(DamagedError):  # it is fitted again
             stored = None if found is None else load_whitening(root)
         if found is not None and IMPORTED in found.settings:  # one that is damaged has to be imported again
             return WhiteningResult(stored or load_whitening(root), found, done=False)
         if found is not None and not differences(settings, found.settings):
-            if stored is None and all(inputs.get(key) == digest for key, digest in found.inputs.items()):
-                inputs = dict(found.inputs)  # a damaged one is fitted on the same shards
-            elif stored is not None:
+            if stored is None:  # a damaged one is fitted on the same shards, and has to be the same
+                inputs, wanted = dict(found.inputs), root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256", "")
+            else:
                 enough = stored.dims == min(config.whitening.dims, len(stored.mean)) or inputs == found.inputs
                 if enough or root.exists("models/current.json"):
                     return WhiteningResult(stored, found, done=False)
@@ -95,6 +96,8 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
                 "sure; more videos give more, as long as no model is trained"
             )
         whitening = fit_whitening(regions, dims=dims)
+        if wanted not in ("", whitening.sha256):
+            raise DamagedError(f"whitening: it is damaged, and fitted again it would be another one; {RESTORE}")
         provenance = Provenance(WHITENING_STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
         save_whitening(root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)

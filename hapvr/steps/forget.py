@@ -90,9 +90,7 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     inspected = [made[0] for made in shards if any(root.exists(shard.index_name) for shard in made)]
     rows = [row for shard in inspected for row in shard.rows()]
     contents = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} - {""} for row in rows}
-    digests = {name for one in wanted for name in contents.get(one, ())}.union(
-        *(one.contents for one in videos.values())
-    )
+    digests = set[str]().union(*(contents.get(one, ()) for one in wanted), *(one.contents for one in videos.values()))
     for name in root.list_folders(CORPUS_FOLDER):
         if _mentions(root, name, digests):
             wanted = {row["video_id"]: False for row in listed.values() if row["source"] == name} | wanted

@@ -123,7 +123,12 @@ def _champion(project: Project) -> str:
 
 
 def _place(project: Project, model: str) -> Path:
-    return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else Path(model)
+    if model.startswith(REGISTERED):
+        return registered_bundle(model, project.tracking_uri)
+    own = (project.root.local or Path()) / Path(
+        *Path(model).parts[-3:]
+    )  # models/KEY/bundle of a data root that was moved
+    return own if own.is_dir() and not os.path.isdir(model) else Path(model)
 
 
 def network_digest(network: VideoNetwork) -> str:

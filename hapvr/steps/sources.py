@@ -122,8 +122,8 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
 
 
 def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[ManifestEntry, ...] | None:
-    """The videos of a source; None where it is away, none where it cannot be read now. DataError for one that never had any."""
-    if is_away(project, source.name):
+    """The videos of a source; None where it is away, () with a warning where it cannot be read. DataError where it never had any."""
+    if source.kind in LOCAL and is_away(project, source.name):
         return None
     try:
         read = read_list if source.kind == "list" else scan_folder
@@ -131,7 +131,7 @@ def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[Mani
     except DataError as error:
         if {f"{source.name}{part}" for part in PARTS}.isdisjoint(map(source_of, shard_keys(project.root))):
             raise
-        warnings.warn(f"{error}. If that is for good, take it out of the sources")
+        warnings.warn(f"{error}. Correct that, or take it out of the sources")
         return ()
 
 

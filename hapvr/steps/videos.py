@@ -40,7 +40,7 @@ def make_videos(
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
     status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
-    are tried again, and unavailable ones, which a login may open, unless `retry_gone` is false. Rows that are not tried
+    are tried again, and pages without a video or what a login may open, unless `retry_gone` is false. Rows that are not tried
     stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
@@ -77,7 +77,7 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
-        tried = not row["path"] and row["status"] != STATUS_OK and retry_failed and retry_gone
+        tried = not row["path"] and row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
         return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
@@ -174,14 +174,14 @@ def make_frames(
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
             if video.reason == MISSING and is_away(project, source_of(key)):
-                raise DataError(f"frames: the files of {source_of(key)} are away; connect their drive and run it again")
+                raise DataError(f"frames: the files of {source_of(key)} are away; connect their drive and repeat this")
             recorded, num_frames = digests[video.video_id], len(video.jpegs)
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
                 reason = CHANGED
                 message = (
                     f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
-                    f"recorded is {recorded[:16]}...; `touch` it and run the steps videos and frames again"
+                    f"recorded is {recorded[:16]}...; restore or `touch` it, then run `hapvr download` and `hapvr sample --retry-failed`"
                 )
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)

@@ -42,7 +42,7 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     for values in wrong:
         (tmp_path / "scorer.json").write_text(json.dumps(good | values))
-        with pytest.raises(DataError, match=r"scorer\.json is damaged.*register it again"):
+        with pytest.raises(DataError, match=r"scorer\.json is damaged.*fetch the model again"):
             load_bundle(tmp_path)
     (tmp_path / "scorer.json").unlink()
     with pytest.raises(DataError, match=r"is not a model"):
@@ -61,7 +61,7 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
         path, whole = folder / name, (folder / name).read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         for load in (load_bundle, load_similarity_model):
-            with pytest.raises(DamagedError, match=rf"{name} is missing or differs from what scorer\.json says; fetch"):
+            with pytest.raises(DamagedError, match=rf"{name} is missing or differs from what scorer\.json says; copy"):
                 load(folder)
         path.write_bytes(whole)
     path.unlink()

@@ -90,6 +90,4 @@ def agree(found: pa.Table, exact: pa.Table) -> None:
         least[query] = min(least.get(query, 1.0), row["similarity"])
     nearer = [row for row in wanted if row["similarity"] > least[row.get("query_frame", 0)] + 4e-3]
     names = [name for name in found.column_names if name != "similarity"]
-    assert {tuple(row[name] for name in names) for row in nearer} <= {
-        tuple(row[name] for name in names) for row in rows
-    }
+    assert {tuple(row[key] for key in names) for row in nearer} <= {tuple(row[key] for key in names) for row in rows}

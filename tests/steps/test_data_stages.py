@@ -119,7 +119,7 @@ def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
     make_frames(project, "in-00000")
     rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").rows()}
     assert [rows[f"in/{number}.mp4"]["reason"] for number in range(2)] == ["changed_file", ""]
-    assert "run the steps videos and frames again" in rows["in/0.mp4"]["message"]
+    assert "`hapvr sample --retry-failed`" in rows["in/0.mp4"]["message"]
     clips[0].touch()
     make_videos(project, "in-00000")
     assert make_frames(project, "in-00000").num_ok == 2

@@ -22,9 +22,7 @@ def network_of(golden: Arrays, **settings: object) -> ContextNetwork:
     dims, heads, layers, feedforward = golden["config"].tolist()
     sizes = {"heads": heads, "layers": layers, "feedforward": feedforward, "dropout": 0.0}
     network = ContextNetwork(TcaSettings.model_validate(sizes | settings), dims=dims)
-    network.load_state_dict(
-        {name.removeprefix("weight/"): v for name, v in golden.items() if name.startswith("weight/")}
-    )
+    network.load_state_dict({key.removeprefix("weight/"): v for key, v in golden.items() if key.startswith("weight/")})
     return network.eval()
 
 
