@@ -279,7 +279,7 @@ def _remake_descriptors(project: Project, key: str) -> None:
         raise DataError("it is of an earlier model; remove its folder, and it is made again when that one answers")
     with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
         make_descriptors(project, shard, model)
-    if serving is not None:
+    if serving is not None and serving.digest == digest:
         update_index(project, model)
 
 
@@ -323,7 +323,7 @@ def _shards(name: str) -> Kind:
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
             if away := lost() - before:
-                said = "are not there, or are not those that were read; connect their drive, restore them, or run `hapvr download`"
+                said = "are not there, or are not those that were read; connect their drive or restore them; `hapvr download` gives them up"
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)

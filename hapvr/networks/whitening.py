@@ -14,7 +14,7 @@ from hapvr.provenance import Provenance
 STAGE = "whitening"
 WEIGHTS_NAME = "whitening/whitening.safetensors"
 PROVENANCE_NAME = "whitening/whitening.json"
-RESTORE = "restore it from a copy, as in models/RUN/bundle, or remove whitening/ to begin anew"
+RESTORE = "restore it from a copy, or remove whitening/ to begin anew"
 HINT = "materialise whitening again (`hapvr extract` does), or import it again if it was imported"
 Floats = NDArray[np.float32]
 

@@ -62,7 +62,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
     """Fit on regions of a seeded sample of the frames of the training shards; only one process at a time does.
     An existing one is kept while its settings hold, whatever arrives or leaves later, since all features would have to be made
     again. A few videos give fewer dimensions than `whitening.dims`; then others move it, until a model is trained. Raises
-    DataError without training frames."""
+    DataError without training frames, DamagedError where one that is damaged would become another."""
     config, root = project.config, project.root
     with root.lock(WHITENING_STAGE):
         shards = training_shard_keys(root)
@@ -96,8 +96,9 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
                 "sure; more videos give more, as long as no model is trained"
             )
         whitening = fit_whitening(regions, dims=dims)
-        if wanted not in ("", whitening.sha256):
-            raise DamagedError(f"whitening: it is damaged, and fitted again it would be another one; {RESTORE}")
+        if wanted not in ("", whitening.sha256) and root.list_folders(STAGE):
+            hint = "copy whitening.safetensors from models/RUN/bundle, or remove whitening/ to begin anew"
+            raise DamagedError(f"whitening: it is damaged, and fitted again it would be another one; {hint}")
         provenance = Provenance(WHITENING_STAGE, settings, inputs, environment() | {"num_regions": str(len(regions))})
         save_whitening(root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)

@@ -125,9 +125,7 @@ def _champion(project: Project) -> str:
 def _place(project: Project, model: str) -> Path:
     if model.startswith(REGISTERED):
         return registered_bundle(model, project.tracking_uri)
-    own = (project.root.local or Path()) / Path(
-        *Path(model).parts[-3:]
-    )  # models/KEY/bundle of a data root that was moved
+    own = Path(project.root.local or os.sep, *Path(model).parts[-3:])  # models/KEY/bundle of a root that was moved
     return own if own.is_dir() and not os.path.isdir(model) else Path(model)
 
 

@@ -40,7 +40,7 @@ def make_videos(
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
     status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
-    are tried again, and pages without a video or what a login may open, unless `retry_gone` is false. Rows that are not tried
+    are tried again, and, unless `retry_gone` is false, unavailable ones and pages without a video. Rows that are not tried
     stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
@@ -181,7 +181,8 @@ def make_frames(
                 reason = CHANGED
                 message = (
                     f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
-                    f"recorded is {recorded[:16]}...; restore or `touch` it, then run `hapvr download` and `hapvr sample --retry-failed`"
+                    f"recorded is {recorded[:16]}...; restore it (`hapvr verify --repair` fetches it) or `touch` it, then run "
+                    "`hapvr download` and `hapvr sample --retry-failed`"
                 )
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)
