@@ -14,6 +14,7 @@ from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.project import Project
+from hapvr.steps.search_model import REGISTERED
 from hapvr.steps.sources import TICK_PLACE, lost_files
 
 MIN_SILENCE_S = 900.0
@@ -106,6 +107,9 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
             said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
             key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
+    if champion is None and found.index is not None and found.index.model.startswith(REGISTERED):
+        said = f"{found.index.model} answers searches, but the registry names no champion, or is lost"
+        yield Concern("champion_lost", "registry", f"{said}; restore mlflow/, or promote a version", lasting=True)
     if project.root.exists(FORGETTING):
         said = "`hapvr forget` has not ended; if none runs, repeat it"
         yield Concern("forget_unfinished", "forget", said, lasting=True)

@@ -44,7 +44,7 @@ from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
-from hapvr.steps.videos import CHANGED, MISSING, content_digest, damaged_files
+from hapvr.steps.videos import content_digest, damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder
@@ -309,20 +309,19 @@ def _shards(name: str) -> Kind:
     def remake(project: Project, key: str) -> None:
         if key not in shard_keys(project.root):
             raise DataError(f"the manifest lacks it; if it was imported, remove {name}/{key} and import it again")
-        shard, before = Shard(project.root, name, key), set[str]()
-        frames = Shard(project.root, "frames", key).find() if name == "videos" else None
-        held = {row["video_id"] for row in (frames.rows() if frames else ()) if row["status"] == STATUS_OK}
+        shard, needed = Shard(project.root, name, key), {"videos": "frames", "frames": "features"}
 
-        def lost() -> set[str]:  # also what its site has no more
-            failed = (row for row in shard.rows() if row["status"] != STATUS_OK)
-            return {row["video_id"] for row in failed if row["reason"] in (MISSING, CHANGED) or row["video_id"] in held}
+        def usable(stage: str) -> set[str]:
+            with suppress(DataError, OSError):  # its index may be what is damaged
+                return {row["video_id"] for row in Shard(project.root, stage, key).rows() if row["status"] == STATUS_OK}
+            return set()
 
-        with suppress(DataError, OSError):  # the index itself may be what is damaged
-            before = lost()
+        held = usable(name) | usable(needed[name]) if name in needed else set[str]()
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
-            if away := lost() - before:
+            asked = usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}
+            if away := held & asked - usable(name):
                 said = "are not there, or are not those that were read; connect their drive or restore them; `hapvr download` gives them up"
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 

@@ -8,6 +8,7 @@ import pytest
 
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.errors import HapvrError
+from hapvr.health import health
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
@@ -57,15 +58,13 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
-    again, _ = update_collection(add_folders(root, []), no_bar)
-    assert again == videos
+    assert update_collection(add_folders(root, []), no_bar)[0] == videos
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
     shutil.move(more / "1.mp4", one / "moved.mp4")
     update_collection(add_folders(root, []), no_bar)
     more.rename(tmp_path / "renamed")
-    again, _ = update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)
-    assert again == videos
+    assert update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)[0] == videos
     frames = [path for path in files if "frames" in path.parts]
     assert {path: path.stat().st_mtime_ns for path in frames} == {path: files[path] for path in frames}
     assert Searcher.open(project).search_id("more/3.mp4").matches
@@ -82,6 +81,7 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert "backbone.safetensors is missing or differs" in verify_root(project.root, kinds=("registry",))[0].message
     (root / "mlflow" / "mlflow.db").unlink()
     assert "restore mlflow/ from one back-up" in verify_root(project.root, kinds=("registry",))[0].message
+    assert "champion_lost" in {one.event for one in health(project).concerns}
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         if champion is None and serving is not None and serving.model.startswith("models:/"):
             raise DataError(
                 f"baseline: the registry has no champion, and searches are answered by {serving.model}; restore the registry "
-                "from a back-up, or name a version with `hapvr models promote`"
+                "from a back-up, or name a version with `hapvr models promote`, or `hapvr index build --model DATA/models/RUN/bundle`"
             )
         videos, whitening = training_videos(project), load_whitening(project.root)
         used = min(MAX_VIDEOS, len(videos))

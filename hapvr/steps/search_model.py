@@ -123,10 +123,9 @@ def _champion(project: Project) -> str:
 
 
 def _place(project: Project, model: str) -> Path:
-    if model.startswith(REGISTERED):
-        return registered_bundle(model, project.tracking_uri)
     own = Path(project.root.local or os.sep, *Path(model).parts[-3:])  # models/KEY/bundle of a root that was moved
-    return own if own.is_dir() and not os.path.isdir(model) else Path(model)
+    kept = own if own.is_dir() and not os.path.isdir(model) else Path(model)
+    return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else kept
 
 
 def network_digest(network: VideoNetwork) -> str:

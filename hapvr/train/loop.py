@@ -308,10 +308,8 @@ def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int
     """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step. A
     run shorter than the warm-up only warms up."""
     warmup = min(config.warmup_steps, steps)
-    cosine = CosineAnnealingLR(
-        optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate
-    )
+    decay = CosineAnnealingLR(optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate)
     if not warmup:
-        return cosine
+        return decay
     linear = LinearLR(optimizer, start_factor=0.01, total_iters=warmup)
-    return SequentialLR(optimizer, [linear, cosine], milestones=[warmup])
+    return SequentialLR(optimizer, [linear, decay], milestones=[warmup])
