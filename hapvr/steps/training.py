@@ -252,10 +252,8 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     digests = {"whitening": load_whitening(project.root).sha256}
     for stage in STAGES_READ[project.config.train.source]:
         for key in shards:
-            shard = project.shard(stage, key)
-            digests[f"{stage}/{key}"] = (
-                frames.frames_digest(shard) if stage == frames.STAGE else shard.read().data_sha256
-            )
+            made = project.shard(stage, key)
+            digests[f"{stage}/{key}"] = frames.frames_digest(made) if stage == frames.STAGE else made.read().data_sha256
     return digests
 
 

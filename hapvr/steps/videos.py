@@ -161,14 +161,17 @@ def make_frames(
     project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
-    Videos whose bytes and sampling are those of an earlier run are not decoded again; with retry_failed, those that timed out
-    or crashed are."""
+    Videos whose bytes and sampling are those of an earlier run are not decoded again, but for those whose file was not there and
+    is now; with retry_failed, those that timed out or crashed are tried again."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
     good = [row for row in videos if row["status"] == STATUS_OK]
     digests = {row["video_id"]: row["sha256"] for row in good}
     paths = {row["video_id"]: row["path"] for row in good}
+    found = shard.find()
+    missing = {row["video_id"] for row in (found.rows() if found is not None else ()) if row["reason"] == MISSING}
+    back = {one for one in missing & paths.keys() if os.path.exists(path_of_text(paths[one]))}  # e.g. moved meanwhile
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
@@ -179,11 +182,8 @@ def make_frames(
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
                 reason = CHANGED
-                message = (
-                    f"the file is not the one that the step videos read: its SHA-256 is {video.file_sha256[:16]}..., "
-                    f"recorded is {recorded[:16]}...; restore it (`hapvr verify --repair` fetches it) or `touch` it, then run "
-                    "`hapvr download` and `hapvr sample --retry-failed`"
-                )
+                said = "the file is not the one that the step videos read; restore it (`hapvr verify --repair` fetches it) or `touch` it"
+                message = f"{said}, then run `hapvr download` and `hapvr sample --retry-failed`"
             known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
             row = index_row(video.video_id, 0, **known)
             if reason:
@@ -195,7 +195,8 @@ def make_frames(
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
         passing = row["reason"] in {*RETRYABLE, MISSING, CHANGED}
-        return digests.get(row["video_id"]) == row["file_sha256"] and not (retry_failed and passing)
+        kept = row["video_id"] not in back and not (retry_failed and passing)
+        return kept and digests.get(row["video_id"]) == row["file_sha256"]
 
     recipe = ShardRecipe(
         shard=shard,
@@ -210,7 +211,7 @@ def make_frames(
         make=make,
         lost=failed_rows(videos, file_sha256="", frames_sha256=""),
         reuse=reuse,
-        retry=retry_failed,
+        retry=retry_failed or bool(back),
         progress=progress,
     )
 

@@ -23,8 +23,7 @@ def apply(kind: str, frames: np.ndarray, *, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ALL_EDITS)
 def test_edit_video_gives_frames_and_leaves_its_argument(kind: str) -> None:
-    """Every edit works from one frame on, repeats itself with an equal generator, and changes nothing in place; a new
-    encoding alone alters neither size, length nor pixels."""
+    """From one frame on, repeatable, nothing changed in place; a new encoding alone alters no size, length or pixel."""
     for count in (1, 2, 24):
         frames = numbered(count)
         before = frames.copy()

@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             import_released(file)
 
 
-@pytest.mark.parametrize("content", [b"not a checkpoint\n", pickle.dumps({"model": [1, 2]}), b"", "truncated", None])
+@pytest.mark.parametrize("content", [b"a text\n", pickle.dumps({"model": [1, 2]}), b"", "truncated", "flipped", None])
 def test_files_that_are_no_checkpoint_are_refused(content: bytes | str | None, tmp_path: Path) -> None:
     """The error names the file and what is wanted."""
     file = tmp_path / "model.pth"
@@ -200,7 +200,9 @@ def test_files_that_are_no_checkpoint_are_refused(content: bytes | str | None, t
     if content is None:
         file.unlink()
     else:
-        file.write_bytes(content if isinstance(content, bytes) else file.read_bytes()[:5000])
+        whole = file.read_bytes()  # a bit of a weight is another
+        flipped = whole[:9000] + bytes([whole[9000] ^ 1]) + whole[9001:]
+        file.write_bytes({"truncated": whole[:5000], "flipped": flipped}.get(content, content))
     with pytest.raises(DataError, match=r"model\.pth (cannot be read|is not a file)"):
         import_released(file)
 

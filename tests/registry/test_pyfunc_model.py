@@ -37,10 +37,8 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
 def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: Registered) -> None:
     """`references` gives a row for each; segments have their times; a wanted precision gives its threshold."""
     clips = [str(registered.clips / name) for name in ("a.mp4", "copy.mp4", "b.mp4")]
-    frame = pd.DataFrame(
-        {"query": [clips[0], clips[0]], "reference": [None, clips[2]], "references": [clips[1:], None]}
-    )
-    table = model.predict(frame, params={"segments": True, "precision": 0.5})
+    asked = pd.DataFrame({"query": [clips[0]] * 2, "reference": [None, clips[2]], "references": [clips[1:], None]})
+    table = model.predict(asked, params={"segments": True, "precision": 0.5})
     assert list(table["reference"]) == [clips[1], clips[2], clips[2]]
     (segment,) = table["segments"][0]
     assert {name: round(value, 1) for name, value in segment.items() if name != "score"} == {
