@@ -43,7 +43,7 @@ def test_access_by_variables(tmp_path: Path) -> None:
         access.check_url("https://example.org.evil/x.mp4")
     with pytest.raises(VideoError, match="outside"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
-    with pytest.raises(ConfigError, match="not a folder"):
+    with pytest.raises(ConfigError, match="is no folder"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": str(tmp_path / "three")})
 
 
