@@ -316,11 +316,11 @@ def _shards(name: str) -> Kind:
                 return {row["video_id"] for row in Shard(project.root, stage, key).rows() if row["status"] == STATUS_OK}
             return set()
 
-        held = usable(name) | usable(needed[name]) if name in needed else set[str]()
+        held = usable(name) | usable(needed[name]) if name in needed else set[str]()  # not to be lost
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
-            asked = usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}
+            asked = usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}  # not given up
             if away := held & asked - usable(name):
                 said = "are not there, or are not those that were read; connect their drive or restore them; `hapvr download` gives them up"
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
