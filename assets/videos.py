@@ -20,12 +20,15 @@ SHEET_VIDEOS, SHEET_FRAMES = 8, 6
 
 
 def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[object, str] | None:
-    """The digest of the sources that the last manifest was made from, and the run; None if it was that of another data root."""
-    from hapvr.data.manifest import root_id
+    """The digest of the sources that the last manifest was made from, and the run; None if it was that of another data root, or
+    of more shards than there are: an older copy was restored."""
+    from hapvr.data.manifest import root_id, shard_keys
 
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
     made = None if event is None else event.asset_materialization
     if event is None or made is None or made.metadata.get("data_root") != dg.MetadataValue.text(root_id(root)):
+        return None
+    if int(str(made.metadata["shards"].value)) > len(shard_keys(root)):
         return None
     return made.metadata["offer"].value, event.run_id
 

@@ -132,7 +132,8 @@ def _stale(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]
 def stale(project: Project) -> dict[str, dict[str, str]]:
     """As `outdated`: what was made of other files or frames than there are, and what is gone; nothing while `forget` is not ended."""
     root, training = project.root, set(training_shard_keys(project.root))
-    found: dict[str, dict[str, str]] = {"videos": root.read_json(CHANGED_PLACE) if root.exists(CHANGED_PLACE) else {}}
+    changed = root.read_json(CHANGED_PLACE, hint="remove it") if root.exists(CHANGED_PLACE) else {}
+    found: dict[str, dict[str, str]] = {"videos": changed}
     for key in shard_keys(root) if not root.exists(FORGETTING) else ():
         written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
         with suppress(DataError):

@@ -23,7 +23,7 @@ from hapvr.chain import CHAIN
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import read_manifest_shard, shard_keys
+from hapvr.data.manifest import FORGETTING, FORGOTTEN, forgotten_digests, read_manifest_shard, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
@@ -39,6 +39,7 @@ from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
+from hapvr.steps.forget import read_journal
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
@@ -68,7 +69,7 @@ class Kind:
     keys: Callable[[DataRoot], Sequence[str]]
     check: Callable[[DataRoot, str], object]
     remake: Callable[[Project, str], object] | None = None
-    advice: str = ""
+    advice: str = "Nothing else makes it again"
 
 
 def verify_root(
@@ -340,6 +341,7 @@ KINDS: dict[str, Kind] = {
         read_manifest_shard,
         advice="Restore the manifest from a copy: it is the only record of its videos",
     ),
+    "forgotten": Kind(_one(FORGOTTEN, FORGETTING), lambda root, _: (forgotten_digests(root), read_journal(root))),
     "videos": _shards("videos"),
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
     "frames": _shards("frames"),
@@ -381,7 +383,7 @@ KINDS: dict[str, Kind] = {
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
-    "registry": Kind(_one(REGISTRY, "mlflow/artifacts/models"), _check_registry, advice="Nothing else makes it again"),
+    "registry": Kind(_one(REGISTRY, "mlflow/artifacts/models"), _check_registry),
     "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
 }
 """Everything that the chain stores, in its order."""

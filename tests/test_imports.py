@@ -33,11 +33,11 @@ def roots(folder: str) -> dict[Path, set[str]]:
 
 
 @pytest.mark.parametrize(
-    ("folder", "others"), [("hapvr", {"assets", "pipelines", "dagster"}), ("assets", {"pipelines"})]
+    ("folder", "above"), [("hapvr", {"assets", "pipelines", "dagster"}), ("assets", {"pipelines"})]
 )
-def test_imports_run_one_way(folder: str, others: set[str]) -> None:
+def test_imports_run_one_way(folder: str, above: set[str]) -> None:
     """pipelines -> assets -> hapvr, never back; the library does not know Dagster."""
-    assert {path: names & others for path, names in roots(folder).items() if names & others} == {}
+    assert {path: names & above for path, names in roots(folder).items() if names & above} == {}
 
 
 @pytest.mark.parametrize(

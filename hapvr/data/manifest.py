@@ -128,7 +128,8 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 
 def forgotten_digests(root: DataRoot) -> frozenset[str]:
     """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where it cannot be read."""
-    return frozenset(root.read_json(FORGOTTEN)["names"]) if root.exists(FORGOTTEN) else frozenset()
+    hint = "restore it from a copy, or remove it: what was forgotten and is still there is then listed again"
+    return frozenset(root.read_json(FORGOTTEN, hint=hint)["names"]) if root.exists(FORGOTTEN) else frozenset()
 
 
 def name_digest(name: str) -> str:

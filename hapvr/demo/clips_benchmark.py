@@ -84,8 +84,7 @@ def split_user_videos(
     moved. A held-out part of a single clip borrows training clips as distractors. The edits that combine two videos show
     a clip that is held out in the other part: it is neither a query of this part nor trained on.
 
-    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded.
-    """
+    Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded."""
     groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
     there = {clip.file for group in groups for clip in group} | {str(path.relative_to(videos)) for path in unusable}
     if lost := sorted((scenes or {}).keys() - there):

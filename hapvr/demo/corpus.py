@@ -153,8 +153,7 @@ def make_demo_corpus(
     """Make the files of the corpus that are missing below `folder`, and return the folders of its splits.
     name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the files in `videos/` of each; validation and test
     are `clips` benchmarks. num_incidents: at least 3, of which about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and
-    library versions give equal bytes. progress: counts files. Raises DataError where a folder holds something else.
-    """
+    library versions give equal bytes. progress: counts files. Raises DataError where a folder holds something else."""
     settings = {"generator_version": GENERATOR_VERSION, "name": name, "num_incidents": num_incidents}
     provenance = Provenance("demo_corpus", settings, environment=environment())
     splits = split_incidents(num_incidents).items()

@@ -144,8 +144,7 @@ def import_released(
     name of each published tensor; ignored, those that are not weights of the network; notes on the scores; sha256 of the file.
 
     dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is ViSiL_sym, whose tensors look like
-    those of ViSiL_v. Raises DataError, which names each tensor that does not fit.
-    """
+    those of ViSiL_v. Raises DataError, which names each tensor that does not fit."""
     state, recorded = read_archive(file)
     ignored = [name for name in state if name.startswith(IGNORED)]
     found = {name: own_name(name) for name in state if name not in ignored}

@@ -73,9 +73,8 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
 
     source: dict[str, Any] = {"benchmark": name, "task": task.name, "labels": sorted(task.positives)}
     source |= {"run_key": run.key, "shards": features.digests()}
-    return fit_calibration(
-        matches, others, source=source, frame_threshold=frame_threshold(len(different), similarities)
-    )
+    threshold = frame_threshold(len(different), similarities)
+    return fit_calibration(matches, others, source=source, frame_threshold=threshold)
 
 
 def broadest_task(definition: BenchmarkDefinition) -> Task:
@@ -132,9 +131,8 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     near = {one: {other for middle in (one, *related[one]) for other in related[middle]} | {one} for one in ids}
     for one in ids:
         near[one] |= {other for other, scene in scenes.items() if scene == scenes.get(one)}
-    framed = [
-        one for one in ids if project.shard(FRAMES_STAGE, engine.collection.shard_of[one]).provenance() is not None
-    ]
+    shard_of = engine.collection.shard_of
+    framed = [one for one in ids if project.shard(FRAMES_STAGE, shard_of[one]).provenance() is not None]
 
     searches: list[Searched] = []
     for one in ids:

@@ -149,9 +149,8 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
 def _sample_regions(project: Project, shards: list[str], embed: Embed, progress: Progress) -> NDArray[np.float32]:
     """[N, C] region vectors of at most `whitening.max_regions` / 9 frames, every training frame equally likely."""
     config = project.config
-    rows = [
-        (key, row["video_id"], row["num_rows"]) for key in shards for row in project.shard(FRAMES_STAGE, key).rows()
-    ]
+    made = [project.shard(FRAMES_STAGE, key) for key in shards]
+    rows = [(shard.key, row["video_id"], row["num_rows"]) for shard in made for row in shard.rows()]
     ends = np.cumsum([count for *_, count in rows])
     if not rows or not ends[-1]:
         raise DataError(

@@ -58,18 +58,19 @@ class ForgottenVideo:
 
 
 @dataclass
-class _Journal:
+class Journal:
     """What was begun. digests: by the place of a shard, `_digests` of it before each call that changed it."""
 
     videos: Sequence[ForgottenVideo]
     digests: dict[str, list[list[str]]]
 
 
-def _journal(root: DataRoot) -> _Journal:
+def read_journal(root: DataRoot) -> Journal:
+    """Empty if nothing was begun. Raises DamagedError."""
     hint = "remove it, and name again what it names"
     begun, changed = root.exists(manifest.FORGETTING), root.exists(DIGESTS)
     videos = root.read_json_as(manifest.FORGETTING, list[ForgottenVideo], hint=hint) if begun else []
-    return _Journal(videos, root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint) if changed else {})
+    return Journal(videos, root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint) if changed else {})
 
 
 def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str = "") -> list[ForgottenVideo]:
@@ -77,7 +78,7 @@ def plan_forgetting(project: Project, video_ids: Sequence[str], *, offline: str 
     killed call has left. Raises ArgumentError for an unknown id or source, or if there is nothing to forget, and as `Shard.read` does."""
     root = project.root
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
-    videos = {one.video_id: one for one in _journal(root).videos}
+    videos = {one.video_id: one for one in read_journal(root).videos}
     if unknown := [one for one in video_ids if one not in listed and one not in videos]:
         raise ArgumentError(
             f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such as SOURCE/NAME.mp4"
@@ -107,7 +108,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something cannot be reached."""
     root, renamed = project.root, dict[str, str]()
     with root.lock("forget"):
-        journal = _journal(root)  # another call may have begun since these were planned
+        journal = read_journal(root)  # another call may have begun since these were planned
         journal.videos = videos = list({one.video_id: one for one in (*journal.videos, *videos)}.values())
         root.write_json(manifest.FORGETTING, [asdict(one) for one in videos])
         gone, keys = frozenset(one.video_id for one in videos), sorted({one.shard for one in videos})
@@ -174,7 +175,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         make_manifest(project)
 
 
-def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: _Journal) -> None:
+def _forget_in_shard(shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: Journal) -> None:
     """Write the shard without these videos. One that is damaged or unfinished, or shows them in views of others, goes: its
     step makes it again. renamed: digest of what others are made from -> its new one; gets those of this shard."""
     root = shard.root

@@ -192,7 +192,7 @@ def update_index(
 def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str], str]:
     """Compare the features there are with the index that answers.
 
-    Returns shards with features whose descriptors are not theirs, each with a digest of model and features; and a digest of
+    Returns shards with features whose descriptors are not theirs, each with a digest of model, features and day; and a digest of
     what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model."""
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
@@ -201,7 +201,8 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256
         else:
-            undescribed[key] = digest_of([model.digest, project.shard(FEATURES_STAGE, key).digest()])
+            asked = [model.digest, project.shard(FEATURES_STAGE, key).digest(), str(datetime.now(UTC).date())]
+            undescribed[key] = digest_of(asked)  # a day later what failed is tried again
     serving = serving_index(root)
     held = serving.shards(root) if serving is not None and serving.digest == model.digest else {}
     # `since`: a champion that comes back twice is another state the second time.

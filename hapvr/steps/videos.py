@@ -40,9 +40,8 @@ def make_videos(
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
     status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
-    are tried again, and, unless `retry_gone` is false, unavailable ones and pages without a video. Rows that are not tried
-    stay as they are, and so do those of usable videos whose drive is away, or which their site has no more.
-    """
+    are tried again, and, unless `retry_gone` is false, unavailable ones and what is no video. Rows that are not tried
+    stay as they are, and so do those of usable videos whose drive is away, or which their site has no more."""
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
     found = shard.find()
@@ -70,6 +69,8 @@ def make_videos(
         for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
             if row["status"] != STATUS_OK and is_remote(rows[row["video_id"]].uri):  # no site has it any more
                 row = fetched.get(row["video_id"], row)
+            if row["reason"] == MISSING:  # what is recorded is what was read: a file that is back is another
+                states[row["video_id"]] = f"{rows[row['video_id']].uri} missing"
             others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data
 
@@ -77,7 +78,7 @@ def make_videos(
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
         is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
-        tried = not row["path"] and row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
+        tried = row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
         return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
     recipe = ShardRecipe(
@@ -162,7 +163,7 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
     Videos whose bytes and sampling are those of an earlier run are not decoded again, but for those whose file was not there and
-    is now; with retry_failed, those that timed out or crashed are tried again."""
+    is now; with retry_failed, those that failed, and those of which only a part was read, are tried again."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
@@ -194,8 +195,7 @@ def make_frames(
             yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
-        passing = row["reason"] in {*RETRYABLE, MISSING, CHANGED}
-        kept = row["video_id"] not in back and not (retry_failed and passing)
+        kept = row["video_id"] not in back and not (retry_failed and row["message"])
         return kept and digests.get(row["video_id"]) == row["file_sha256"]
 
     recipe = ShardRecipe(

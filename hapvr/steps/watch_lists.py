@@ -185,9 +185,7 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     """The matches of all shards, rows as of SCHEMA, the surest first."""
     places = [rows_place(STAGE, key) for key in project.root.list_folders(STAGE)]
     rows = [row for place in places for row in read_rows(project.root, place, SCHEMA).to_pylist()]
-    return sorted(
-        rows, key=lambda row: (-(row["probability"] or 0.0), row["watch_list"], row["query"], row["video_id"])
-    )
+    return sorted(rows, key=lambda row: (-(row["probability"] or 0), row["watch_list"], row["query"], row["video_id"]))
 
 
 def _asked(project: Project) -> dict[str, WatchQuery]:

@@ -113,7 +113,8 @@ def open_video(path: Path) -> Iterator[tuple[VideoProbe, Iterator[tuple[float, V
     try:
         container = av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
     except (av.error.FFmpegError, ValueError) as error:
-        raise VideoError("not_video", f"video: {path.name} is in no known format ({_text(error)})") from error
+        reason = "decode_error" if isinstance(error, OSError) else "not_video"  # a drive or network may come back
+        raise VideoError(reason, f"video: {path.name} is in no known format ({_text(error)})") from error
     with container:
         decodable = (one for one in container.streams.video if one.codec_context is not None)
         streams = [one for one in decodable if not one.disposition & _PARTS]

@@ -95,10 +95,10 @@ def _decode(item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: 
     video_id, path = item
     before = check_file(path)
     answer = functools.partial(_answer, path, sampling, pictures and is_picture(path))
+    sha256 = file_sha256(path) if digest else ""  # first: decoders take what cannot be read for the end of the file
     found = _ANSWER.validate_json(call_confined(answer, readable=path))
     if len(found.jpegs) != len(found.timestamps_s):
         raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
-    sha256 = file_sha256(path) if digest else ""
     if digest and check_file(path) != before:
         said = f"video: {path.name} changed while it was read; run the step again"
         found = SampledVideo(reason="changed_file", message=said)

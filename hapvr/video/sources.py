@@ -61,9 +61,8 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
     # unlike Path.resolve, realpath takes links that point at each other in a circle
     places = {top / one.relative_to(root) for one in found if not one.is_symlink()}
     linked = {one: Path(os.path.realpath(one)) for one in found if one.is_symlink()}
-    found = [
-        one for one in found if one not in linked or (linked[one].is_relative_to(top) and linked[one] not in places)
-    ]
+    left_out = {one for one in linked if not linked[one].is_relative_to(top) or linked[one] in places}
+    found = [one for one in found if one not in left_out]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"

@@ -28,9 +28,8 @@ def test_draw_window_starts_in_its_part_of_the_video(num_available, num_frames, 
     starts = []
     for number in range(count):
         rngs = (np.random.default_rng(seed) for seed in range(40))
-        starts.append(
-            {int(draw_window(num_available, num_frames=num_frames, rng=r, part=(number, count))[0]) for r in rngs}
-        )
+        parts = {"num_frames": num_frames, "part": (number, count)}
+        starts.append({int(draw_window(num_available, rng=one, **parts)[0]) for one in rngs})
     last = max(0, num_available - 2 * num_frames)
     assert all(min(later) >= max(earlier) for earlier, later in itertools.pairwise(starts) if last >= count)
     assert all(0 <= start <= last for part in starts for start in part)

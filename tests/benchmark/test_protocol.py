@@ -123,9 +123,8 @@ def test_query_leaves_its_own_ranking():
 
 def test_labelled_pools():
     """ "labelled" ranks a query's own candidates; "labelled_and_unlabelled" also those that no query labels."""
-    labels = pl.DataFrame(
-        {"query_id": ["q0", "q0", "q1"], "reference_id": ["r0", "r1", "r2"], "label": ["yes", "no", "yes"]}
-    )
+    columns = {"query_id": ["q0", "q0", "q1"], "reference_id": ["r0", "r1", "r2"], "label": ["yes", "no", "yes"]}
+    labels = pl.DataFrame(columns)
     for pool, ranked in (("labelled", [2, 1]), ("labelled_and_unlabelled", [4, 3]), ("database", [5, 5])):
         definition = BenchmarkDefinition(
             name="pools",

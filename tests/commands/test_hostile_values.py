@@ -1,7 +1,6 @@
 """Every verb of the command line with values that people and attackers give: one sentence, exit code 0, 1 or 2.
 
-The verbs and their options are read from the command itself, so a new verb is covered without a line here.
-"""
+The verbs and their options are read from the command itself, so a new verb is covered without a line here."""
 
 import json
 import os

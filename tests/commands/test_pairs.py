@@ -45,9 +45,8 @@ def test_tables_of_labelling_tools_are_read(call: Call, tmp_path: Path) -> None:
     (tmp_path / "clip.mp4").write_bytes(b"1")
     lines = ("id,verdict,second,annotator,first", f"7,not a match,{tmp_path / 'clip.mp4'},1,{A}", f"8,Match,{A},2,{B}")
     (tmp_path / "labels.csv").write_text("\ufeff" + "\r\n".join(lines))
-    assert call("pairs", "import", tmp_path / "labels.csv", "--config", config).out.startswith(
-        "2 marks are kept, 2 of them new"
-    )
+    made = call("pairs", "import", tmp_path / "labels.csv", "--config", config)
+    assert made.out.startswith("2 marks are kept, 2 of them new")
     assert sorted(row.verdict for row in read_marks(root).rows()) == ["match", "not_a_match"]
 
 

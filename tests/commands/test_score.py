@@ -23,9 +23,8 @@ def folder(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_score_tells_verdict_similarity_probability_and_segments(call: Call, folder: Path) -> None:
     """What verdicts rest on, the warning of random weights, a line per pair, and the matching parts as clock times."""
-    done = call(
-        "score", folder / "a.mp4", folder / "copy.mp4", folder / "b.mp4", "--model", folder / "bundle", "--segments"
-    )
+    clips = [folder / name for name in ("a.mp4", "copy.mp4", "b.mp4")]
+    done = call("score", *clips, "--model", folder / "bundle", "--segments")
     assert done.code == 0, done.error
     model, verdicts, warning, *lines = done.out.splitlines()
     scorer = load_bundle(folder / "bundle")

@@ -182,8 +182,7 @@ def test_losses_of_pairs_equal_the_loop() -> None:
 def test_sshn_by_hand_and_at_its_clamps() -> None:
     """-log of the diagonal, and -log of one minus each row's largest negative; a row without one is left out.
 
-    A lost self match and a perfect negative cost -log(0.001) each, not infinity.
-    """
+    A lost self match and a perfect negative cost -log(0.001) each, not infinity."""
     similarity = torch.tensor([[0.9, 0.5, 0.2], [0.4, 0.8, 0.7], [0.3, 0.6, 1.0]], dtype=torch.float64)
     labels = torch.tensor([[1, -1, -1], [-1, 1, 1], [0, 1, 1]], dtype=torch.int8)
     assert self_similarity(similarity, labels).item() == pytest.approx(-(math.log(0.9) + math.log(0.8)) / 3)

@@ -70,9 +70,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     weights = load_file(tmp_path / WEIGHTS_FILE)
     bias = weights.pop("comparator.output.bias")
     for changed, message in ((None, r"bias is missing"), (bias * torch.nan, "has NaN")):
-        save_file(
-            weights if changed is None else weights | {"comparator.output.bias": changed}, tmp_path / WEIGHTS_FILE
-        )
+        bad = {} if changed is None else {"comparator.output.bias": changed}
+        save_file(weights | bad, tmp_path / WEIGHTS_FILE)
         with pytest.raises(DamagedError, match=message):
             load_network(tmp_path)
     (tmp_path / WEIGHTS_FILE).write_bytes(b"\x08\x00")

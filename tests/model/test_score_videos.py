@@ -56,9 +56,8 @@ def test_scores_of_many_videos_equal_one_pair_at_a_time(variant):
 def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengths, reference_lengths, frames, strip):
     """However many videos are compared together, and in strips or not, the scores are the same."""
     scorer = make_network(temporal_rate=0.2, padding_mode=padding_mode)
-    queries, references = (
-        [scorer.embed(video) for video in make_videos(lengths)] for lengths in (query_lengths, reference_lengths)
-    )
+    lengths = (query_lengths, reference_lengths)
+    queries, references = ([scorer.embed(video) for video in make_videos(one)] for one in lengths)
     wanted = one_by_one(scorer, queries, references)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(family.GROUP_FRAMES, "cpu", frames)

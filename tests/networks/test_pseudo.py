@@ -31,9 +31,8 @@ def test_pseudo_labels_match_the_release(golden: dict[str, Tensor]) -> None:
 def test_pseudo_labels_give_ties_one_label() -> None:
     """Equal cosines at the threshold are all positive."""
     reference = line(0.9, 0.5, 0.5, 0.5, -0.3)
-    assert pseudo_labels(ONE_FRAME, reference, PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2)).tolist() == [
-        [1, 1, 1, 1, -1]
-    ]
+    settings = PseudoLabelSettings(top_rate=0.4, bottom_rate=0.2)
+    assert pseudo_labels(ONE_FRAME, reference, settings).tolist() == [[1, 1, 1, 1, -1]]
 
 
 def test_pseudo_labels_of_frames_that_differ_in_the_last_bit() -> None:

@@ -54,9 +54,8 @@ def interrupted(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     command += [f"DAGSTER_HOME={environment['DAGSTER_HOME']}", "demo"]
     says = folder / "says.txt"
     with says.open("wb") as output:
-        make = subprocess.Popen(
-            command, cwd=CHECKOUT, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
+        there = {"cwd": CHECKOUT, "env": environment, "start_new_session": True}
+        make = subprocess.Popen(command, stdout=output, stderr=output, **there)
     wait_until(lambda: "find_videos" in says.read_text(encoding="utf-8"), "the first job")
     family = psutil.Process(make.pid).children(recursive=True)
     os.killpg(make.pid, signal.SIGINT)

@@ -76,9 +76,8 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | watch)
     new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
-    killed, finished, retried = (
-        tracker.start(key, name=key, params={}, tags={}) for key in ("killed", "finished", "retried")
-    )
+    names = ("killed", "finished", "retried")
+    killed, finished, retried = (tracker.start(key, name=key, params={}, tags={}) for key in names)
     tracker.client.set_terminated(finished)
     sensor = next(one for one in sensors if one.name == "close_failed_training")
     found = []

@@ -184,6 +184,5 @@ def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterIns
 def sure_of_all() -> Calibration:
     """As if all other pairs had similarities about -0.9, so that a network of random weights finds pairs and copies."""
     steps = [step / 100 for step in range(20)]
-    return fit_calibration(
-        [-0.7 + step for step in steps], [-0.99 + step for step in steps], source={}, frame_threshold=-0.9
-    )
+    matches, others = [-0.7 + step for step in steps], [-0.99 + step for step in steps]
+    return fit_calibration(matches, others, source={}, frame_threshold=-0.9)

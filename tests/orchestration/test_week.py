@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from hapvr.data.manifest import collection_keys
+from hapvr.data.manifest import collection_keys, shard_keys
 from hapvr.registry.versions import champion_of, promote, rollback, version_tags
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
@@ -178,6 +178,7 @@ def test_a_week(week: Week) -> None:
     assert len(keys) == 4
     assert not week.flow()
 
+    shutil.copytree(week.folder / "data", week.folder / "copy")
     # Wednesday: three more videos make exactly one more shard; sane settings give a better model than the spoiled one.
     week.videos_arrive(203, 204, 205)
     week.follow("new_videos", "find_videos")
@@ -232,7 +233,14 @@ def test_a_week(week: Week) -> None:
     week.tick("new_videos")
     assert not week.flow()
 
-    # Sunday: the data root is begun anew, and what Dagster knows of the old one does not hold for it.
+    # Sunday: an older copy is restored; the drive is away; all begins anew, and what Dagster knows of the old root is void.
     shutil.rmtree(week.folder / "data")
+    (week.folder / "copy").rename(week.folder / "data")
     week.follow("new_videos", "find_videos")
+    assert "inbox-00001" in shard_keys(week.project.root)
+    shutil.rmtree(week.folder / "data")
+    answer = week.tick("new_videos")
+    assert isinstance(answer, dg.SkipReason)
+    assert "mount its drive" in (answer.skip_message or "")
+    assert week.run("find_videos", dg.RunRequest()).success
     assert week._requested() == {key: ["videos", "frames"] for key in week.instance.get_dynamic_partitions("shards")}

@@ -1,7 +1,6 @@
 """A year of re-trainings in fast-forward, one a week, of which many fail: somebody is told of each once, and nothing piles up.
 
-WEEKS: how many; `make year` runs all 52.
-"""
+WEEKS: how many; `make year` runs all 52."""
 
 import importlib
 import json

@@ -14,9 +14,8 @@ from hapvr.settings import ServingConfig
 def test_environment_replaces_stored_limits() -> None:
     """Variables that are set win, those that are empty do not count, the rest is the model's."""
     stored = ServingConfig(max_pairs=5, max_frames=60)
-    limits = limits_from_environment(
-        stored, {"HAPVR_MAX_PAIRS": "7", "HAPVR_REQUEST_TIMEOUT_S": "2.5", "HAPVR_MAX_BYTES": ""}
-    )
+    given = {"HAPVR_MAX_PAIRS": "7", "HAPVR_REQUEST_TIMEOUT_S": "2.5", "HAPVR_MAX_BYTES": ""}
+    limits = limits_from_environment(stored, given)
     assert (limits.max_pairs, limits.max_frames, limits.request_timeout_s) == (7, 60, 2.5)
     assert limits.max_bytes == stored.max_bytes
 

@@ -85,9 +85,8 @@ def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -
     assert model.weights["whole_picture"] > 2 * TYPICAL["whole_picture"]
     views, _ = searches[0]
     assert model.log_odds(views[0])[:2].min() > model.log_odds(views[1, :30])[2:8].max()
-    np.testing.assert_allclose(
-        model.contributions(views[0]).sum(axis=1) + model.intercept, model.log_odds(views[0]), rtol=1e-12
-    )
+    total = model.contributions(views[0]).sum(axis=1) + model.intercept
+    np.testing.assert_allclose(total, model.log_odds(views[0]), rtol=1e-12)
 
 
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:

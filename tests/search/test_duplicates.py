@@ -197,9 +197,8 @@ def test_the_script_acts_only_when_told_and_only_on_what_it_knows(members: list[
     write_plan(script, members)
 
     def run(*options: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            ["bash", script, *options], cwd=tmp_path, env={**os.environ, "ASIDE": str(aside)}, capture_output=True
-        )
+        known = {**os.environ, "ASIDE": str(aside)}
+        return subprocess.run(["bash", script, *options], cwd=tmp_path, env=known, capture_output=True)
 
     dry = run()
     assert (dry.returncode, dry.stdout.count(b"would:"), dry.stderr) == (0, 6, b"")

@@ -70,9 +70,8 @@ def interface(document: Mapping[str, Any]) -> dict[str, str]:
     """An OpenAPI document in a line per endpoint (parameters, body, answers by status) and per object with its fields."""
 
     def content(value: Mapping[str, Any]) -> str:
-        return ", ".join(
-            f"{kind} {shape(one.get('schema', {}))}".strip() for kind, one in value.get("content", {}).items()
-        )
+        content = value.get("content", {}).items()
+        return ", ".join(f"{kind} {shape(one.get('schema', {}))}".strip() for kind, one in content)
 
     found = {
         f"{method.upper()} {path}": " | ".join(

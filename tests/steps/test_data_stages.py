@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -14,10 +16,12 @@ from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
+from hapvr.steps import videos
 from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
 from hapvr.steps.sources import is_away, make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
+from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -92,7 +96,7 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
             assert make_manifest(project).new_shards
 
 
-def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
+def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later clip gets a shard of its own; a touched one is not decoded; other bytes are, once they were looked into."""
     folder = tmp_path / "in"
     clips = [write_clip(folder / f"{number}.mp4", seed=number, seconds=1) for number in range(2)]
@@ -126,6 +130,17 @@ def test_only_what_changed_is_made_again(tmp_path: Path) -> None:
     assert make_frames(project, "in-00000").num_ok == 1
     away.rename(clips[1])  # the drive dropped out for a moment
     assert make_frames(project, "in-00000").num_ok == 2
+
+    def dropping_out(*args: Any, **options: Any) -> Iterator[SampledVideo]:
+        clips[1].rename(away)
+        yield from sample_videos(*args, **options)
+
+    clips[1].touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(videos, "sample_videos", dropping_out)
+        assert make_videos(project, "in-00000").num_ok == 1
+    away.rename(clips[1])
+    assert make_videos(project, "in-00000").num_ok == 2
 
 
 def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> None:

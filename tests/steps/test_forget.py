@@ -233,6 +233,10 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
             assert not (made.new_shards if name == "video_manifest" else made.done), name
     assert traces(data, wanted) == set()
     assert Path(project.config.sources[0].path, f"{MARKER}.mp4").is_file()
+    forgotten = project.root.local_path(manifest.FORGOTTEN)
+    forgotten.write_bytes(bytes(forgotten.stat().st_size))
+    (found,) = (one for one in verify_root(project.root) if one.state != "ok")
+    assert "manifest/forgotten.json" in found.message
 
 
 def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
@@ -331,6 +335,5 @@ def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it
     assert not [video_id for video_id in known if file in video_id]
     for definition in after.values():
         assert set(definition.video_ids) <= set(known)
-    assert not any(
-        manifest.source_of(key) in names for key in manifest.collection_keys(root, manifest.shard_keys(root))
-    )
+    keys = manifest.collection_keys(root, manifest.shard_keys(root))
+    assert not any(manifest.source_of(key) in names for key in keys)

@@ -50,9 +50,8 @@ def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
     frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
         pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
     )
-    relevant = definition.labels.unique(["query_id", "reference_id"]).select(
-        "query_id", "reference_id", gain=pl.lit(gain)
-    )
+    both = ["query_id", "reference_id"]
+    relevant = definition.labels.unique(both).select(*both, gain=pl.lit(gain))
     return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
         "query_id", "reference_id", similarity=pl.col("similarity") + pl.col("gain").fill_null(0.0)
     )

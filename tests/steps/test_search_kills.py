@@ -44,9 +44,8 @@ def answers(index: FrameIndex) -> Answers:
     """What the index says to some queries, without the order of frames that are equally near."""
     found: Answers = {}
     for row in index.search_frames(queries(), 10).to_pylist():
-        found.setdefault(str(row["query_frame"]), []).append(
-            (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
-        )
+        match = (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
+        found.setdefault(str(row["query_frame"]), []).append(match)
     return {number: sorted(rows) for number, rows in found.items()}
 
 

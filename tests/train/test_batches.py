@@ -59,9 +59,8 @@ def test_epochs_and_ranks_partition_the_videos(count: int, size: int, seed: int,
         with pytest.raises(DataError, match=rf"negatives need at least {2 * ranks}; add videos"):
             BatchSampler(ids, batch_videos=size * ranks, seed=seed, world_size=ranks)
         return
-    parts = [
-        BatchSampler(ids, batch_videos=size * ranks, seed=seed, rank=rank, world_size=ranks) for rank in range(ranks)
-    ]
+    wanted = {"batch_videos": size * ranks, "seed": seed, "world_size": ranks}
+    parts = [BatchSampler(ids, rank=rank, **wanted) for rank in range(ranks)]
     per_epoch = count // parts[0].batch_videos
     for start in (0, per_epoch):
         epoch = [video for number in range(start, start + per_epoch) for video in parts[0].videos(number)]

@@ -97,9 +97,8 @@ def confined_frames(path: Path) -> tuple[bytes, bytes]:
     LIBC.getenv.restype = ctypes.c_char_p
     environment = call_confined(lambda: repr((dict(os.environ), LIBC.getenv(b"PASSWORD"))).encode(), readable=path)
     assert os.environ["PASSWORD"] == "secret", "the process that asks has lost it"
-    return environment, call_confined(
-        lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path
-    )
+    frames = call_confined(lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path)
+    return environment, frames
 
 
 def test_a_confined_process_reads_its_file_alone(videos: VideoWriter, monkeypatch: pytest.MonkeyPatch) -> None:
