@@ -28,9 +28,18 @@ def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[objec
     made = None if event is None else event.asset_materialization
     if event is None or made is None or made.metadata.get("data_root") != dg.MetadataValue.text(root_id(root)):
         return None
-    if int(str(made.metadata["shards"].value)) > len(shard_keys(root)):
-        return None
-    return made.metadata["offer"].value, event.run_id
+    is_whole = int(str(made.metadata["shards"].value)) <= len(shard_keys(root))
+    return (made.metadata["offer"].value, event.run_id) if is_whole else None
+
+
+def is_unmounted(instance: dg.DagsterInstance, root: "DataRoot") -> bool:
+    """Whether the last manifest was written to this place, where nothing is now."""
+    from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
+
+    event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
+    made = None if event is None else event.asset_materialization
+    was_here = made is not None and made.metadata.get("path") == dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}")
+    return was_here and not any(map(root.list_folders, (MANIFEST_STAGE, VIDEOS_STAGE)))
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:

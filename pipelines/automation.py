@@ -18,9 +18,9 @@ import dagster as dg
 
 from assets.factory import described
 from assets.project import SHARDS, ProjectResource
-from assets.videos import last_manifest
+from assets.videos import is_unmounted, last_manifest
 from hapvr.chain import CHAIN, JOBS
-from hapvr.data.manifest import CHANGED_PLACE, root_id, shard_keys
+from hapvr.data.manifest import CHANGED_PLACE, root_id
 from hapvr.errors import HapvrError
 from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
@@ -183,7 +183,7 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     from hapvr.steps.training import pending_data
 
     opened = project.open()
-    if not shard_keys(opened.root) and context.instance.get_dynamic_partitions(str(SHARDS.name)):
+    if is_unmounted(context.instance, opened.root):
         return dg.SkipReason("the data root is empty, and was not: mount its drive, or run find_videos to begin anew")
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})

@@ -163,7 +163,7 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
     Videos whose bytes and sampling are those of an earlier run are not decoded again, but for those whose file was not there and
-    is now; with retry_failed, those that failed, and those of which only a part was read, are tried again."""
+    is now; with retry_failed, those that failed are tried again."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
@@ -195,7 +195,7 @@ def make_frames(
             yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
-        kept = row["video_id"] not in back and not (retry_failed and row["message"])
+        kept = row["video_id"] not in back and not (retry_failed and row["reason"])
         return kept and digests.get(row["video_id"]) == row["file_sha256"]
 
     recipe = ShardRecipe(

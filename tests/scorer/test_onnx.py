@@ -111,8 +111,8 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(onnx_bundle: Path, tmp_path: Pa
     scorer.networks = load_in_torch(folder, read_description(folder), device="cpu")
     for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
         assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
-        pairs = zip(one.segments, other.segments, strict=True)
-        assert all(dataclasses.astuple(first)[:4] == dataclasses.astuple(second)[:4] for first, second in pairs)
+        parts = zip(one.segments, other.segments, strict=True)
+        assert all(dataclasses.astuple(first)[:4] == dataclasses.astuple(second)[:4] for first, second in parts)
     code = (
         "import sys; from pathlib import Path; from hapvr.scorer.bundle import load_bundle; "
         f"load_bundle(Path({str(folder)!r})).score(Path({str(pairs[0][0])!r}), Path({str(pairs[1][1])!r})); "
