@@ -178,7 +178,7 @@ def evaluate(
         Option(metavar="SOURCE", help="Also normalise by the similarity to this source, which shows no query."),
     ] = None,
     policy: Annotated[Literal["official", "strict"], Option(help="What missing videos count as.")] = "strict",
-    bootstrap: Annotated[int, Option(min=0, help="Samples of a 95 % interval over queries; 0 for none.")] = 0,
+    bootstrap: Annotated[int, Option(min=0, max=100_000, help="Samples of a 95 % interval; 0 for none.")] = 0,
 ) -> None:
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definition import load_definition

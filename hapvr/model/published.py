@@ -111,7 +111,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
     for parts in places:
         # DataParallel and DDP put a prefix before every name.
         tensors = {
-            f"{part}{str(name).removeprefix('module.')}": value
+            f"{part}{str(name).removeprefix('module.')}": value.detach()
             for part, state in parts.items()
             for name, value in (state.items() if isinstance(state, Mapping) else ())
             if isinstance(value, Tensor) and value.layout == torch.strided and value.device.type == "cpu"

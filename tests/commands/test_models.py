@@ -54,7 +54,7 @@ def test_import_stores_the_weights_and_says_what_they_are(call: Call, tmp_path: 
 
 def test_import_of_a_pca_makes_it_the_whitening(call: Call, small_project: Project, tmp_path: Path) -> None:
     """A published PCA, its eigenvalues rising, is whitening by the largest ones, and fitting leaves it alone."""
-    vectors, _ = torch.linalg.qr(torch.randn(40, 40, generator=torch_rng("pca")))
+    vectors, _ = torch.linalg.qr(torch.randn(40, 40, generator=torch_rng("pca"), requires_grad=True))
     torch.save({"mean": torch.zeros(1, 40), "d": torch.arange(1.0, 41.0), "V": vectors}, tmp_path / "pca.pth")
     root = DataRoot(tmp_path / "data")
     done = call("models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "32", "--json")
