@@ -141,7 +141,7 @@ class Delivery:
 
 def training_failed(run: str, said: str) -> Concern:
     """run: the key of the training, which its retries have, too."""
-    text = f"training {run} failed: {said}; once the reason is gone, `hapvr models register {run}` if it had ended, else run it again"
+    text = f"training {run} failed: {said}; run it again once the reason is gone, or `hapvr models register {run}` if it was trained"
     return Concern("training_failed", f"training/{run}", text)
 
 

@@ -69,7 +69,7 @@ def make_videos(
         for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
             if row["status"] != STATUS_OK and is_remote(rows[row["video_id"]].uri):  # no site has it any more
                 row = fetched.get(row["video_id"], row)
-            if row["reason"] == MISSING:  # what is recorded is what was read: a file that is back is another
+            if row["reason"] == MISSING:  # its state was taken before it went; once back, it has changed
                 states[row["video_id"]] = f"{rows[row['video_id']].uri} missing"
             others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data
